@@ -11,6 +11,7 @@ import trustme
 
 from alignup.align.policy_overrides import PolicyOverrides
 from alignup.kubernetes.api import Access, ApiClient
+from alignup.kubernetes.manifests.disruption import EvictionRules
 from alignup.nri.decide_service import DecideOptions
 from alignup.nri.decide_service import decide as nri_decide
 from alignup.nri.service import NriOptions
@@ -177,6 +178,14 @@ async def test_steering_has_the_permissions_that_it_uses():
     assert granted(roles["ClusterRole /alignup-observer-steer"]) == used([new, old])
 
 
+async def search_for_moves(server, service, name):
+    """Let the service look for moves for a pod, as for its page and its events."""
+    for resource in (POD_DISRUPTION_BUDGETS, JOBS, VOLUME_CLAIMS, VOLUMES):
+        server.serve(served(resource))
+    await until(lambda: service.live.find_pod("default", name) is not None)
+    await service.searches.plan(service.live.find_pod("default", name), EvictionRules())
+
+
 async def test_the_gate_controller_has_the_permissions_that_it_uses(server, cluster, timing, follow):
     server.put(webhook_secret(secret_data(renew_authority(None, names=(), now=datetime.now(UTC)))))
     server.streamed_lists = False
@@ -191,6 +200,7 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
             await until(lambda: cluster.bound().get("wide") == "a")
             cluster.gate(pod("huge", cpu="5"))
             await until(cluster.events)
+            await search_for_moves(server, service, "huge")
             running.cancel()
             await asyncio.wait([running])  # the lease is given up
 
@@ -321,5 +331,6 @@ async def test_the_extender_has_the_permissions_that_it_uses(server, nodes, http
     server.put(document)
     assert "node a is refused" in await bound(http, asked, "a")
     await until(lambda: server.objects("events"))
+    await search_for_moves(server, service, WIDE.name)
 
     assert granted(OBJECTS["ClusterRole /alignup-scheduler"]) == used([server]) | STEERING | {("patch", "", "events")}

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from alignup.align import bits
 from alignup.align.explain import sentences
 from alignup.align.workload import Pod
 from alignup.cli import inputs, terminal
@@ -27,6 +26,7 @@ from alignup.schedule.cluster_plan import (
     plan_for_pods,
 )
 from alignup.schedule.cluster_snapshot import ClusterView
+from alignup.schedule.move_searches import describe_step
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.workload_answers import accept_for, split_by_object
 
@@ -179,18 +179,6 @@ def _lines(view: ClusterView, planned: PlannedRequest, limits: str) -> Iterator[
         yield from paragraph(describe_step(plan, step), prefix=f"  {number}. ")
     if moves:
         yield from _pictures(view, plan)
-
-
-def describe_step(plan: MovePlan, step: PlanStep) -> str:
-    if step.evicts:
-        place = plan.new_place(step.pod.uid)
-        return f"evict {step.name} from {step.host}" + ("" if place else ", without a new place")
-    subject = "the replacement of " if step.replacement else ""
-    placements = step.verdict.placements if step.verdict else ()
-    nodes = bits.union(placement.hint.nodes or 0 for placement in placements)
-    where = f", NUMA node{'s' * (nodes.bit_count() > 1)} {bits.show(nodes)}" if nodes else ""
-    given = sentences.describe_allocations(placements)
-    return f"{subject}{step.name} goes to {step.host}{where}, decided{given and ': '}{given}"
 
 
 def _pictures(view: ClusterView, plan: MovePlan) -> Iterator[Line]:

@@ -17,7 +17,7 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import UNFINISHED_PODS, ApiClient, Resource
 from alignup.kubernetes.api.errors import ForbiddenError, NotFoundError
-from alignup.kubernetes.api.known_pods import bound_pod, known_pod, kubelet_uid
+from alignup.kubernetes.api.known_pods import asked_pod, bound_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, ApiPodSpec, ObjectMeta
 from alignup.kubernetes.api.pods_with_volumes import PODS_WITH_VOLUMES, PodWithVolumes
 from alignup.kubernetes.manifests.disruption import EvictedPod, EvictionRules
@@ -268,7 +268,7 @@ def gang_of(facts: PlanFacts, pod: ApiPod) -> list[ApiPod]:
 
 def pending_pod(pod: ApiPod) -> tuple[Pod, ApiPodSpec]:
     """Return a pod of the cluster as it is decided on again; ``PodError`` if it is invalid."""
-    return known_pod(pod).pod, pod.spec
+    return asked_pod(pod), pod.spec
 
 
 def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple[Host, Host]]:

@@ -3,7 +3,7 @@
 Everything comes from the API server: nodes, pods, and the HostState objects of the observers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -40,6 +40,8 @@ class ClusterView:
     stale: Mapping[str, str]  #: node → since when its observer has not reported
     notes: tuple[str, ...] = ()  #: objects that were left out, and how far the release of a kubelet is known
     claims: KnownClaims | None = None  #: ``None``: none were read
+    #: called with a node, and what an answer about it raised, which makes only this answer unknown; ``None``: it raises
+    failed: Callable[[str, Exception], object] | None = None
 
 
 def present_host(cluster: Cluster, node: str) -> Host | None:

@@ -103,7 +103,7 @@ class LiveCluster:
         self, client: ApiClient, *, options: LiveClusterOptions | None = None, metrics: ScheduleMetrics | None = None
     ) -> None:
         self.options = options or LiveClusterOptions()
-        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
+        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self.decision_failed)
         self.cluster_facts = LiveFacts(self)
         self.metrics = metrics or ScheduleMetrics()
         self._recorder: DecisionRecorder | None = None
@@ -118,7 +118,7 @@ class LiveCluster:
             self.scheduling = RecordedState(self.cluster, self._recorder)
         self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
-        self.node_filter = NodeFilter(self.nodes)
+        self.node_filter = NodeFilter(self.nodes, self.decision_failed)
         self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
         isolated = partial(self.guard.guarded, ServiceStep.FOLLOW)
         self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none, isolated)
@@ -233,9 +233,26 @@ class LiveCluster:
             warnings.insert(0, f"{count} cannot be read: {first}")
         return tuple(warnings)
 
-    def _decision_failed(self, node: str, error: Exception) -> None:
+    def decision_failed(self, node: str, error: Exception) -> None:
+        """Count a decision about a node that a defect prevented, whatever the pod; it is made again after a while."""
         self.failed_decisions += 1
-        _log.error("decision failed", node=node, exc_info=error)
+        step, name = ServiceStep.FOLLOW, f"node {node}"
+        if self.guard.may_try(step, name):
+            seconds = self.guard.failed(step, name)
+            _log.error("decision failed", node=node, retry=seconds, exc_info=error)
+            self._retry_later(seconds, node)
+
+    def _retry_later(self, seconds: float, node: str) -> None:
+        """Decide again about a node after a while."""
+
+        def retry() -> None:
+            known = self.nodes.get(node)
+            if known is not None:
+                self.node_filter.update(Change(EventType.MODIFIED, known))
+                self._touch(node)
+
+        with suppress(RuntimeError):  # a thread decides on a large pod, whose question raises the error again
+            asyncio.get_running_loop().call_later(seconds, retry)
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call *listener* with the names of nodes that changed, soon after they did."""

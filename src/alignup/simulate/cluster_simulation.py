@@ -164,7 +164,7 @@ class ClusterSimulation:
                 self._start_waiting({host.name: host for host in released})
                 released.clear()
             reporter.report(self._done)
-        self._meter.advance(max(self._time, self._last_arrival))
+        self._meter.close(max(self._time, self._last_arrival))
         if self._peak is None:
             self._peak = self._state(peak_time)
         return self._result(self._peak)
@@ -193,11 +193,12 @@ class ClusterSimulation:
         heapq.heappush(self._events, (time, kind, uid, next(self._order), unit))
 
     def _arrive(self, unit: PodUnit) -> None:
+        if not unit.attempt:
+            self._meter.waiting += len(unit.pods)
         # Where earlier pods of the same kind wait, this one waits, too.
         waiting = self._queue.of_kind(unit.classes)
         if (waiting and waiting[0].rank <= unit.rank) or not self._try(unit):
             self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
-            self._meter.waiting += len(unit.pods)
 
     def _start_waiting(self, released: Mapping[str, SimulatedHost]) -> None:
         """Start what fits now that pods on these hosts have ended."""
@@ -209,7 +210,6 @@ class ClusterSimulation:
             )
             if may_fit and self._try(unit):
                 self._queue.remove(unit.uid)
-                self._meter.waiting -= len(unit.pods)
 
     def _try(self, unit: PodUnit) -> bool:
         """Bind all pods of *unit*; false if there is no room for all."""
@@ -313,6 +313,7 @@ class ClusterSimulation:
             if submission.duration is not None:
                 self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
         self._done += len(unit.pods)
+        self._meter.waiting -= len(unit.pods)
 
     def _admit(self, placement: _Placement) -> Decision:
         pod, pod_class, host = placement
@@ -360,6 +361,8 @@ class ClusterSimulation:
         gangs = {run.submission.gang for run in runs} - {""}
         incomplete = {run.submission.gang for run in runs if not run.host}
         pods = [submission.pod for submission in self._submissions]
+        end = max(self._time, self._last_arrival)
+        never_started = [end - run.submission.time for run in runs if not run.host]
         return FleetResult(
             strategy=self.strategy,
             hosts=len(self.hosts),
@@ -373,7 +376,7 @@ class ClusterSimulation:
             started_gangs=len(gangs - incomplete),
             torn_gangs=self._torn_gangs,
             mispredictions=self._scheduler.mispredictions,
-            waiting=summarize_waiting(self._waits),
+            waiting=summarize_waiting([*self._waits, *never_started]),
             use=self._meter.use(),
             stranded=measure_cluster(self.hosts, peak.ledgers, pods, time=peak.time),
             alignment=self._alignment.summary(),
@@ -383,7 +386,7 @@ class ClusterSimulation:
                 HostGroupUse(name=name, hosts=hosts, started=self._started[name], rejections=self._rejected[name])
                 for name, hosts in [(group.name, len(group.host_names())) for group in self.groups]
             ),
-            duration=max(self._time, self._last_arrival) - self._start,
+            duration=end - self._start,
             timeline=tuple(self._meter.points),
             fitting_after_moves=count_gained_pods(peak, self._shape, self._submissions) if self._shape else {},
         )
