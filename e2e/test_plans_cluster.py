@@ -13,7 +13,7 @@ from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE
 from e2e.cluster_workloads import clear, count_pods
 from e2e.observed_node import make_container, make_pod
-from e2e.planned_cluster import FRAGMENTED, OTHER, PlannedCluster, audit_flags
+from e2e.planned_cluster import BUDGETS, FRAGMENTED, OTHER, PlannedCluster, audit_flags
 
 WHY = cluster_guest.missing()
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
@@ -39,6 +39,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
 def cluster(request: pytest.FixtureRequest, bed: ClusterBed) -> Iterator[PlannedCluster]:
     yield PlannedCluster(bed.api, bed.plane.directory, pod_spec, gated=request.param == "gate")
     clear(bed.api)
+    bed.api.request("DELETE", BUDGETS)
     bed.check("end")
 
 
@@ -48,7 +49,7 @@ def carry_out(bed: ClusterBed, cluster: PlannedCluster, name: str) -> None:
     Nothing is rejected, and exactly the planned pods are evicted, each of them once.
     """
     planned = cluster.planned_evictions(name)
-    before = cluster.evictions().total()
+    before, deleted = cluster.evictions().total(), cluster.deletions()
     held_up = cluster.eviction_order(name)[-1]
     cluster.forbid(held_up)
     service = bed.gate if cluster.gated else bed.extender
@@ -67,7 +68,7 @@ def carry_out(bed: ClusterBed, cluster: PlannedCluster, name: str) -> None:
     assert (counts.rejected, counts.failed, status["evicted"]) == (0, 0, len(planned))
     assert cluster.evictions().total() == before + len(planned)
     assert {pod: cluster.evictions()[pod] for pod in planned} == dict.fromkeys(planned, 1)
-    assert cluster.deletions() == []
+    assert cluster.deletions() == deleted
     assert bed.mispredictions() == []
     bed.check(f"end of {name}")
 

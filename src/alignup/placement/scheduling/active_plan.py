@@ -176,8 +176,8 @@ class ActivePlan:
         if pod is None:  # it is gone already
             plan.pods |= {} if evicted is None else {index: evicted}
             return ""
-        if problem := _find_other_name(step, pod):
-            return problem
+        if not step.names(pod.pod):
+            return f"pod {step.pod} does not have this uid"
         if pod.host != step.node:
             return f"{step.pod} is on node {pod.host}, not on {step.node}"
         if not self._schedulers.has(pod.scheduler):
@@ -551,8 +551,8 @@ class ActivePlan:
             pod = running.get(step.uid) if step.evicts else None
             if pod is None or pod.terminating:
                 continue
-            if problem := _find_other_name(step, pod):
-                return problem
+            if not step.names(pod.pod):
+                return f"pod {step.pod} does not have this uid"
             if pod.protected:
                 return f"{step.pod} may not be evicted: it is one of the pods {pod.protected}"
             if plan.replacement_of(index) is None and not pod.preemptible:
@@ -678,12 +678,6 @@ class ActivePlan:
 
     def _report(self, event: str, **details: object) -> None:
         self._turn.emit(Report(event, self.uid, details={"plan": self.name, **details}))
-
-
-def _find_other_name(step: ActiveStep, pod: RunningPod) -> str:
-    """Return what is wrong if *pod*, which has the uid of a step, is not the one that the creator may evict."""
-    named = f"{pod.pod.namespace}/{pod.pod.name}" == step.pod
-    return "" if named else f"pod {step.pod} does not have this uid"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ class ActiveStep:
             return f"the eviction of {self.pod} from {self.node}"
         return f"the admission of {'the replacement of ' * self.replacement}{self.pod} by {self.node}"
 
+    def names(self, pod: Pod) -> bool:
+        """Return whether this is about *pod*, which has its uid: its name is the one that the creator may evict."""
+        return f"{pod.namespace}/{pod.name}" == self.pod
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
