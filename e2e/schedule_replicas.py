@@ -87,6 +87,15 @@ class ScheduleReplicas:
             command = [sys.executable, *self.program, "schedule", *words]
             self.running.append(Replica(port, webhook, subprocess.Popen(command, stdout=log, stderr=log)))
 
+    def replace_ended(self) -> None:
+        """Start others for processes that have ended because another one had taken their port meanwhile."""
+        for replica in [replica for replica in self.running if replica.process.poll() is not None]:
+            log = self.plane.log("alignup-schedule", 1000)
+            if "Address already in use" not in log:
+                raise AssertionError(f"a replica has ended:\n{log}")
+            self.running.remove(replica)
+            self.start()
+
     def leader(self) -> Replica | None:
         return next((replica for replica in self.running if replica.is_ready()), None)
 

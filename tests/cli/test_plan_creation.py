@@ -6,7 +6,7 @@ import pytest
 
 from alignup.documents.codec import convert
 from alignup.documents.plans import DEADLINE_SECONDS, Plan
-from alignup.kubernetes.api.plans import PLANS
+from alignup.kubernetes.api.plan_resource import PLANS
 from alignup.testing.api_server import ApiFault
 from tests.cli.test_cluster_plan import REPLICA_SET, PlannedCluster
 from tests.observe.api_objects import served

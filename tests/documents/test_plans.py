@@ -25,7 +25,7 @@ from alignup.documents.plans import (
     StepAction,
     StepStatus,
 )
-from alignup.kubernetes.api.plans import PLANS
+from alignup.kubernetes.api.plan_resource import PLANS
 from alignup.placement.scheduling.plan_steps import PlanPhase, StepPhase
 from tests.console_runner import ROOT
 

@@ -13,7 +13,7 @@ from alignup.cli.plan_sources import PlanQuestion
 from alignup.documents.codec import to_builtins
 from alignup.documents.plans import DEADLINE_SECONDS, MAX_STEPS, Plan, PlanSpec, StepAction
 from alignup.kubernetes.api import ApiClient, errors, find_access
-from alignup.kubernetes.api.plans import PLANS
+from alignup.kubernetes.api.plan_resource import PLANS
 from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.schedule.cluster_plan import PlanFacts, pending_pod
 from alignup.schedule.plan_objects import missing_pods, plan_spec, pods_of, with_gangs

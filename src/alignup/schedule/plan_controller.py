@@ -27,7 +27,7 @@ from alignup.kubernetes.api.errors import (
     UnreachableError,
     UnreadableError,
 )
-from alignup.kubernetes.api.plans import PLANS
+from alignup.kubernetes.api.plan_resource import PLANS
 from alignup.kubernetes.api.pods_with_volumes import PodWithVolumes
 from alignup.kubernetes.manifests.disruption import EvictionRules
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict, read_pod

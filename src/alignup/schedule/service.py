@@ -282,7 +282,7 @@ class ScheduleService:
         try:
             return recorded_verdict(pod, node, verdict)
         except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are explained
-            self.live.decision_failed(node, error)
+            self.live.failed_decisions.note(node, error)
             return defect(error)
 
     def _make_row(self, api_pod: ApiPod, pod: Pod, answer: NodeAnswer, place: int) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class ScheduleService:
             if kept := self.live.scheduling.kept_nodes.describe(node):
                 row["kept"] = kept
         except Exception as error:  # noqa: BLE001
-            self.live.decision_failed(node, error)
+            self.live.failed_decisions.note(node, error)
             return failed_row(node, error)
         return row
 
@@ -334,7 +334,7 @@ class ScheduleService:
             "alignup_schedule_unreadable_objects": ("Objects that cannot be read.", len(self.live.unreadable)),
             "alignup_schedule_failed_decisions_total": (
                 "Verdicts that a defect prevented.",
-                self.live.failed_decisions,
+                self.live.failed_decisions.count,
             ),
             "alignup_schedule_claims_followed": (
                 "Whether ResourceClaims, slices and device classes are known.",
