@@ -171,7 +171,7 @@ class PlanShell(Shell):
 
 
 class PlanModel(Model):
-    """The random cluster, in which somebody creates plans."""
+    """The random cluster, in which plans are created."""
 
     def __init__(self, seed: int) -> None:
         self.plans: dict[str, ModelPlan] = {}
