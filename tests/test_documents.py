@@ -261,7 +261,7 @@ def test_contributing_names_arguments_that_exist():
 MAX_WORDS = 30  #: of a sentence
 MAX_LINES = 250  #: of a page
 EXEMPT = {"reasons.md", "plan.md"}  #: generated, and still to be rewritten
-PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.name not in EXEMPT]
+PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.name not in EXEMPT]
 FENCED_ANY = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
@@ -278,7 +278,7 @@ def long_sentences(text: str) -> list[str]:
     return [" ".join(sentence.split()) for sentence in sentences if len(re.findall(r"\S*\w\S*", sentence)) > MAX_WORDS]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_and_sentences_are_short(path):
     text = path.read_text("utf-8")
 

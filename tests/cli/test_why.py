@@ -729,8 +729,16 @@ class TestKustomizations:
         assert run.returncode == 0
         assert "Pod default/web is admitted" in run.stdout
 
-    def test_what_kubectl_reports_is_shown(self, tmp_path):
-        env = self.kubectl(tmp_path, "echo 'no such overlay' >&2; exit 1")
+    @pytest.mark.parametrize(
+        "error",
+        [
+            "no such overlay",
+            "error: no such overlay",
+            'E1118 19:20:44.098178    1560 run.go:72] "command failed" err="no such overlay"',
+        ],
+    )
+    def test_what_kubectl_reports_is_shown(self, tmp_path, error):
+        env = self.kubectl(tmp_path, f"echo '{error}' >&2; exit 1")
         run = in_process("why", "-k", "overlay", "--machine", "pu:4", env=env)
 
         assert (run.returncode, run.stderr.splitlines()) == (

@@ -9,7 +9,7 @@ from alignup.documents.codec import convert
 from alignup.documents.plans import Plan
 from alignup.kubernetes.api import ApiClient
 from alignup.kubernetes.api.errors import ApiError
-from alignup.kubernetes.api.plans import PLANS
+from alignup.kubernetes.api.plan_resource import PLANS
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.service import ScheduleService

@@ -16,7 +16,7 @@ from tests.kubernetes.api.tasks import running
 from tests.schedule.gate.conftest import clock, clocked
 from tests.schedule.gate.simulated import settle
 from tests.schedule.nodes import SimulatedNodes
-from tests.schedule.plan_cluster import STEPS, AskingScheduler, PlanCluster
+from tests.schedule.plan_cluster import STEPS, AskingScheduler, PlanCluster, make_step
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +77,18 @@ async def test_a_plan_is_carried_out(cluster, service):
     }
     assert (cluster.evictions(), cluster.rejected) == (["y"], [])
     assert [(each.type, each.status) for each in status.conditions] == [("Complete", "True"), ("Failed", "False")]
+
+
+async def test_a_plan_evicts_no_pod_by_another_name(cluster, service):
+    """Who creates a plan must be allowed to evict the pods that it names, and not the ones whose uids it has."""
+    evict = make_step("Evict", "y", "a")
+    forged = {**evict, "pod": {**evict["pod"], "name": "x"}}
+    cluster.create_plan(steps=[forged, *STEPS[1:]])
+    status = await ended(cluster)
+
+    assert (status.phase, status.evicted) == ("Failed", 0)
+    assert "step 1: pod default/x does not have this uid" in status.message
+    assert cluster.evictions() == []
 
 
 async def test_only_the_oldest_plan_is_carried_out(cluster, service):

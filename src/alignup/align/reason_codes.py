@@ -259,6 +259,12 @@ NO_NODE = _define(
     "0/5 nodes will admit the pod: 3 not enough cpu on one NUMA node, 2 no report about this host.",
     "`alignup cluster why POD` says what each node lacks, and what would admit the pod.",
 )
+MOVES_WOULD_HELP = _define(
+    "MovesWouldHelp",
+    "The pod, or its gang, waits long, and would have room if these pods moved, or ended; nothing is evicted for it.",
+    "'alignup cluster plan trainer-0 -n ml' would move 1 pod to make room for it: shop/web-1 on host-a.",
+    "Run the command, which shows each step with its proof; docs/plan.md.",
+)
 GANG_INCOMPLETE = _define(
     "GangIncomplete",
     "Pods of a gang are missing or not bound, so the others wait.",

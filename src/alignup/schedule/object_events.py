@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from alignup.align.reason_codes import MOVES_WOULD_HELP
 from alignup.kubernetes.api import PODS, ApiClient, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundError
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, PartialObject
@@ -27,6 +28,7 @@ class EventSource(ObjectPart, frozen=True):
 
 
 class ApiEvent(PartialObject, frozen=True):
+    reason: str = ""
     message: str = ""
     last_timestamp: str | None = None
     source: EventSource = EventSource()
@@ -150,15 +152,20 @@ class ObjectEvents:
         await self._client.create(EVENTS, _event(written, now, self._component), namespace=namespace)
 
 
-async def read_last_event(client: ApiClient, pod: ApiPod) -> str:
-    """Return what the gate controller last reported about a pod; empty if it has not, or that may not be read."""
+async def read_reports(client: ApiClient, pod: ApiPod) -> tuple[str, ...]:
+    """Return what the gate last reported about a pod that waits, and which moves were proposed, in sentences.
+
+    Nothing is returned that was not reported, or may not be read.
+    """
     query = Query(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
     try:
-        events = (await client.list(EVENTS, query)).items
+        listed = (await client.list(EVENTS, query)).items
     except (ForbiddenError, NotFoundError):
-        return ""
-    reported = [event for event in events if event.source.component == GATE_COMPONENT]
-    return max(reported, key=lambda event: event.last_timestamp or "").message if reported else ""
+        return ()
+    events = sorted(listed, key=lambda event: event.last_timestamp or "", reverse=True)
+    by_gate = [event.message for event in events if event.source.component == GATE_COMPONENT][:1]
+    proposed = [event.message for event in events if event.reason == MOVES_WOULD_HELP][:1]
+    return (*[f"The gate reported: {message}" for message in by_gate], *proposed)
 
 
 def _event_name(obj: ApiObject, now: datetime) -> str:

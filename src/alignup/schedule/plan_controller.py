@@ -27,7 +27,8 @@ from alignup.kubernetes.api.errors import (
     UnreachableError,
     UnreadableError,
 )
-from alignup.kubernetes.api.plans import PLANS
+from alignup.kubernetes.api.plan_resource import PLANS
+from alignup.kubernetes.api.pods_with_volumes import PodWithVolumes
 from alignup.kubernetes.manifests.disruption import EvictionRules
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict, read_pod
 from alignup.placement.moves import RunningPod
@@ -42,7 +43,7 @@ from alignup.placement.scheduling.plan_steps import (
     StepPhase,
     StepProgress,
 )
-from alignup.schedule.cluster_plan import PlanFacts, PlannedPod, read_plan_facts, running_pods
+from alignup.schedule.cluster_plan import PlanFacts, read_plan_facts, running_pods
 from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.gate.release_patch import controller_uids
 from alignup.schedule.instruction_tasks import InstructionTasks
@@ -98,7 +99,7 @@ class PlanController:
         self._pending: instructions.WritePlan | None = None  #: the status that is to be written next
         self._writing = False
         self._ended: set[str] = set()  #: uids of plans that are over, although the watch may not show it yet
-        self._evicted: dict[str, PlannedPod] = {}  #: the pods of the last facts that may be evicted, by uid
+        self._evicted: dict[str, PodWithVolumes] = {}  #: the pods of the last facts that may be evicted, by uid
         self._absence_noted = False
         self.plans.subscribe(lambda _change: self._wake.set())
         handlers: dict[type[Instruction], Callable[[Any], object]] = {
@@ -401,7 +402,7 @@ def _age_key(plan: Plan) -> tuple[float, str]:
     return seconds_of(plan.metadata.creation_timestamp), plan.metadata.name
 
 
-def _waiting_pods(running: Collection[RunningPod], pods: Collection[PlannedPod]) -> dict[str, tuple[str, ...]]:
+def _waiting_pods(running: Collection[RunningPod], pods: Collection[PodWithVolumes]) -> dict[str, tuple[str, ...]]:
     """Return the pods without nodes of the controllers of *running*."""
     waiting: dict[str, tuple[str, ...]] = {uid: () for pod in running for uid in sorted(pod.controllers)}
     for pod in pods:

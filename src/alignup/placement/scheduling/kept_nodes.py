@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from alignup.align.bits import NodeSet
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
@@ -133,6 +134,13 @@ class KeptNodes:
         waiting = [waiting.facts for waiting in self._waiting.values()]
         return [facts for facts in waiting if facts.state is WaitState.UNSCHEDULABLE]
 
+    def overdue(self, now: float) -> list[PodFacts]:
+        """Return the pods that have waited as long as a node is kept after, in their order; one of each gang."""
+        waiting = [waiting.facts for waiting in self._waiting.values()]
+        late = [facts for facts in waiting if now - facts.since >= self.patience.get(facts.state, float("inf"))]
+        late.sort(key=lambda facts: facts.order)
+        return list({facts.group or facts.uid: facts for facts in reversed(late)}.values())[::-1]
+
     def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
 
@@ -154,6 +162,18 @@ class KeptNodes:
             return True
         staying = {*kept.later, *(newcomer.uid for newcomer in newcomers)}
         return not fits_after(record, kept.pods, newcomers, staying=staying)
+
+    def keeps_off(self, node: str, pod: Pod, nodes: NodeSet) -> bool:
+        """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes.
+
+        The pod that the node is kept for would not fit beside it then, or the steps of a plan would not be possible.
+        """
+        if self.plan.keeps_off(node, pod, nodes):
+            return True
+        kept, record = self._kept.get(node), self._cluster.record(node)
+        if kept is None or record is None or pod.uid not in kept.later:
+            return False
+        return not fits_after(record.without(pod.uid), kept.pods, (pod,), staying=kept.later, nodes=nodes)
 
     def refusals(self, pod: Pod, order: WaitingOrder) -> dict[str, str]:
         """Return the nodes that are kept from a pod, and why."""

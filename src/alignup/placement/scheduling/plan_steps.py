@@ -186,6 +186,8 @@ def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str
         pod = running.get(step.uid) if step.evicts else None
         if pod is None or pod.terminating:
             continue
+        if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:  # its creator may evict the one that it names
+            return f"pod {step.pod} does not have this uid"
         if pod.protected:
             return f"{step.pod} may not be evicted: it is one of the pods {pod.protected}"
         if plan.replacement_of(index) is None and not pod.preemptible:

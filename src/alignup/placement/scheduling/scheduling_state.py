@@ -83,8 +83,8 @@ class SchedulingState:
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
         parts = CommonParts(cluster, facts, self.assumptions, self._turn)
-        self.steering = PodSteering(parts)
-        self.preemption = Preemption(cluster, facts)
+        self.steering = PodSteering(parts, keeps_off=self.kept_nodes.keeps_off)
+        self.preemption = Preemption(cluster, facts, refusals=self.refusals)
         self._claim_bindings = ClaimBindings(turn=self._turn)
         self.wake_ups = WakeUps(parts, gangs=self.gangs, refusals=self.refusals)
         self.offers = NodeOffers(
@@ -305,7 +305,11 @@ class SchedulingState:
         self.offers.asked(event)
 
     def _preemption_asked(self, event: events.PreemptionAsked) -> None:
-        victims = self.preemption.victims(event.facts.pod, event.proposed, event.budgets)
+        gang, pod = self.gangs.waiting_members(event.facts), event.facts.pod
+        if gang is None:
+            victims = self.preemption.victims(pod, event.proposed, event.budgets)
+        else:
+            victims = self.preemption.gang_victims(pod, gang, event.proposed, event.budgets) if gang else {}
         self._turn.emit(AnswerPreemption(victims))
 
     def _step_failed(self, event: events.StepFailed) -> None:
