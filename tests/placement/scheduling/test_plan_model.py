@@ -4,10 +4,12 @@ Or they end in words, whatever goes wrong: lost requests and responses, restarts
 not true, strangers, and pods of higher priority.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +28,13 @@ from alignup.placement.scheduling.plan_steps import (
     StepPhase,
     StepProgress,
 )
+from alignup.testing.replay import replay
 from tests.effort import SEED, did, rounds
 from tests.placement.scheduling.machine import SCHEDULER
 from tests.placement.scheduling.model_api import GATE, ModelPod
 from tests.placement.scheduling.model_shell import InjectedError, Shell
 from tests.placement.scheduling.test_model import Model
+from tests.placement.scheduling.test_transitions import PAGE
 
 DEADLINE = 60.0  #: seconds
 ASSUMING = frozenset(("NodesAsked", "BindingAsked", "PlaceNext"))  #: events after which pods are assumed, and no more
@@ -59,12 +63,12 @@ class ModelPlan:
 class PlanShell(Shell):
     """A process that carries out plans as well; *model* has them."""
 
-    def __init__(self, model: "PlanModel") -> None:
+    def __init__(self, model: "PlanModel", record: Path | None = None) -> None:
         self.model = model
         self.active = ""  #: uid of the plan
         self.pending: instructions.WritePlan | None = None
         self.writing = False
-        super().__init__(model.api, model, faults=lambda: model.faulty)
+        super().__init__(model.api, model, faults=lambda: model.faulty, record=record)
 
     def carry_out(self, done: list[Instruction]) -> list[Instruction]:
         super().carry_out(done)
@@ -173,13 +177,14 @@ class PlanShell(Shell):
 class PlanModel(Model):
     """The random cluster, in which plans are created."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, record: Path | None = None) -> None:
+        self.transitions: set[tuple[str, str]] = set()  #: of steps
         self.plans: dict[str, ModelPlan] = {}
         self.over: list[ModelPlan] = []
         self.numbers = count()
         self.names = count()
         self.possible: dict[str, tuple[object, bool]] = {}
-        super().__init__(seed)
+        super().__init__(seed, record=record)
         create = self.api.create
 
         def create_for_long(pod_object: ModelPod) -> None:
@@ -188,7 +193,7 @@ class PlanModel(Model):
         self.api.create = create_for_long  # type: ignore[method-assign]
 
     def make_shell(self) -> Shell:
-        return PlanShell(self)
+        return PlanShell(self, self.record)
 
     # Plans
 
@@ -329,6 +334,9 @@ class PlanModel(Model):
     def write(self, plan: ModelPlan, todo: instructions.WritePlan) -> None:
         before = plan.phase
         progress = todo.progress
+        known = plan.progress or (StepProgress(),) * len(plan.steps)
+        changes = [(old.phase.value, new.phase.value) for old, new in zip(known, progress.steps, strict=True)]
+        self.transitions.update((old, new) for old, new in changes if old != new)
         plan.phase, plan.message, plan.progress = progress.phase, progress.message, progress.steps
         plan.evicted = progress.evicted
         if plan.final and before != plan.phase:
@@ -410,13 +418,41 @@ class PlanModel(Model):
             self.fail(f"a plan is still active: {self.shell.state.plan.name}")
 
 
+STEPS = "| a step is | and becomes |"
+ROW = re.compile(r"^\| `([A-Z][a-z]+)`: [^|]+ \| (.+) \|$", re.MULTILINE)
+
+
+def documented_transitions() -> set[tuple[str, str]]:
+    rows = ROW.findall(PAGE.read_text("utf-8").partition(STEPS)[2].partition("\n\n")[0])
+    return {(state, after) for state, cell in rows for after in re.findall(r"`([A-Z][a-z]+)`", cell)}
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(rounds(6, soak=200)))
+@pytest.mark.parametrize("number", range(rounds(5, soak=200)))
 def test_plans_are_carried_out_or_end_in_words_whatever_goes_wrong(number, monkeypatch):
     monkeypatch.setattr(tentative_gangs, "KEPT_SECONDS", 40.0)  # less than the time after which all is decided
     model = PlanModel(SEED * 1000 + number)
     model.run(rounds(2500, soak=6000))
     model.settle()
     model.empty()
+    assert model.transitions - documented_transitions() == set()
     for plan in model.over:
         did(f"plan model: {plan.message.partition(':')[0][:40] or 'as planned'}")
+
+
+@pytest.mark.parametrize("number", range(rounds(1, soak=20)))
+def test_a_random_run_with_plans_is_replayed(number, tmp_path, monkeypatch):
+    monkeypatch.setattr("alignup.schedule.recording.DecisionRecorder.max_bytes", 100_000)
+    monkeypatch.setattr("alignup.schedule.recording.DecisionRecorder.max_files", 1000)
+    model = PlanModel(SEED * 1000 + number, record=tmp_path)
+    model.run(1500)
+    model.shell.close()
+
+    results = [replay(path) for path in sorted(tmp_path.iterdir())]
+    assert [str(result.difference) for result in results if result.difference] == []
+    assert len(results) > 3
+    assert model.over
+
+
+def test_the_phases_of_the_table_are_those_of_the_code():
+    assert {state for pair in documented_transitions() for state in pair} == {phase.value for phase in StepPhase}

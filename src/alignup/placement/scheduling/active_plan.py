@@ -14,6 +14,7 @@ it, unless its priority is higher. If something else takes the room, the plan en
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from alignup.align.bits import NodeSet
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
@@ -84,10 +85,6 @@ class ActivePlan:
         return self._plan.order.name if self._plan else ""
 
     @property
-    def uid(self) -> str:
-        return self._plan.uid if self._plan else ""
-
-    @property
     def is_idle(self) -> bool:
         """Whether no answer is expected: time, or something else, must pass before the next step."""
         plan = self._plan
@@ -128,6 +125,16 @@ class ActivePlan:
             return False
         with self._isolated("keep room"):
             return self._room.is_taken_by(plan, node, (*after, pod))
+        return False
+
+    def keeps_off(self, node: str, pod: Pod, numa_nodes: NodeSet) -> bool:
+        """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes."""
+        plan = self._plan
+        planned = plan is not None and self._admission_of(pod.uid) is not None
+        if plan is None or node not in self.nodes or ((pod.priority or 0) > plan.priority and not planned):
+            return False
+        with self._isolated("keep room"):
+            return not self._room.is_left_by(plan, node, pod, numa_nodes)
         return False
 
     def refusals(self, pod: Pod) -> dict[str, str]:
@@ -187,7 +194,7 @@ class ActivePlan:
         if pod is None:  # it is gone already
             plan.pods |= {} if evicted is None else {index: evicted}
             return ""
-        if not step.names(pod.pod):
+        if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:
             return f"pod {step.pod} does not have this uid"
         if pod.host != step.node:
             return f"{step.pod} is on node {pod.host}, not on {step.node}"
@@ -688,4 +695,4 @@ class ActivePlan:
                 self._turn.emit(WritePlan(plan.uid, plan.number, progress))
 
     def _report(self, event: str, **details: object) -> None:
-        self._turn.emit(Report(event, self.uid, details={"plan": self.name, **details}))
+        self._turn.emit(Report(event, details={"plan": self.name, **details}))

@@ -54,10 +54,6 @@ class ActiveStep:
             return f"the eviction of {self.pod} from {self.node}"
         return f"the admission of {'the replacement of ' * self.replacement}{self.pod} by {self.node}"
 
-    def names(self, pod: Pod) -> bool:
-        """Return whether this is about *pod*, which has its uid: its name is the one that the creator may evict."""
-        return f"{pod.namespace}/{pod.name}" == self.pod
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
@@ -190,7 +186,7 @@ def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str
         pod = running.get(step.uid) if step.evicts else None
         if pod is None or pod.terminating:
             continue
-        if not step.names(pod.pod):
+        if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:  # its creator may evict the one that it names
             return f"pod {step.pod} does not have this uid"
         if pod.protected:
             return f"{step.pod} may not be evicted: it is one of the pods {pod.protected}"
