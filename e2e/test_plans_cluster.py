@@ -37,6 +37,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
 
 @pytest.fixture(params=["extender", "gate"])
 def cluster(request: pytest.FixtureRequest, bed: ClusterBed) -> Iterator[PlannedCluster]:
+    bed.use_nodes()  # the scheduler of the test before still runs
     yield PlannedCluster(bed.api, bed.plane.directory, pod_spec, gated=request.param == "gate")
     clear(bed.api)
     bed.api.request("DELETE", BUDGETS)
@@ -76,6 +77,7 @@ def carry_out(bed: ClusterBed, cluster: PlannedCluster, name: str) -> None:
 def test_a_deployment_gets_the_room_that_moves_make(bed: ClusterBed, cluster: PlannedCluster) -> None:
     cluster.fragment()
     cluster.deploy("large", 4)
+    bed.use_nodes(FRAGMENTED, OTHER)
     bed.check("fragmented")
     name = f"deployment-{'gate' if cluster.gated else 'extender'}"
     assert "needs 2 moves" in cluster.plan("deployment/large", "--name", name)
@@ -95,6 +97,7 @@ def test_a_gang_gets_the_room_that_moves_make(bed: ClusterBed, cluster: PlannedC
     bed.api.delete("blocker")
     cluster.deploy("second", 1, node=OTHER)
     cluster.wait_as_gang("gang", 3, size=2)
+    bed.use_nodes(FRAGMENTED, OTHER)
     bed.check("fragmented")
     name = f"gang-{'gate' if cluster.gated else 'extender'}"
     print(cluster.plan("gang-0", "--name", name).partition("before")[0])
