@@ -178,6 +178,7 @@ class SchedulingState:
         gate = self.gate = self.build_gate(options)
         self.kept_nodes.patience[WaitState.GATED] = options.patience
         self.schedulers.of_gate = options.schedulers
+        self.plan.retry()
         self._gate_handlers = {
             events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
             events.GroupChanged: lambda event: gate.group_changed(event.key),
