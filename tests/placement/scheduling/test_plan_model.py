@@ -175,7 +175,7 @@ class PlanShell(Shell):
 
 
 class PlanModel(Model):
-    """The random cluster, in which somebody creates plans."""
+    """The random cluster, in which plans are created."""
 
     def __init__(self, seed: int, *, record: Path | None = None) -> None:
         self.transitions: set[tuple[str, str]] = set()  #: of steps
