@@ -60,7 +60,7 @@ async def service(cluster, clocked, follow, gated):
 
 def is_idle(service):
     """Whether no answer is expected: time, or something else, must pass before the next step of the plan."""
-    plan = service.live.scheduling.plan._plan
+    plan = service.live.scheduling.plan._plan  # noqa: SLF001 - only tests wait for it
     asked = plan and plan.eviction and (plan.eviction.sent or plan.eviction.checked)
     return not plan or not (plan.reading or asked or plan.written < plan.number)
 
