@@ -116,9 +116,9 @@ def _replace(directory: int, name: str, data: bytes, mode: int) -> None:
             if owner is not None and owner != (status.st_uid, status.st_gid):
                 os.fchown(handle, *owner)
             os.fchmod(handle, mode)
-            left = memoryview(data)
-            while left:
-                left = left[file.write(left) or 0 :]
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) or 0 :]
             os.fsync(handle)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:

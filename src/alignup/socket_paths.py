@@ -11,7 +11,7 @@ def length_problem(path: Path, *, bound: Path | None = None) -> str:
 
     A socket that is *bound* elsewhere first, and moved then, needs two paths that are short enough.
     """
-    excess = max(len(os.fsencode(each.absolute())) for each in (path, bound or path)) - _MAX_PATH
+    excess = max(len(os.fsencode(location.absolute())) for location in (path, bound or path)) - _MAX_PATH
     if excess <= 0:
         return ""
     unit = "byte" if excess == 1 else "bytes"

@@ -44,7 +44,7 @@ from tests.deploy.manifests import (
     read_kustomization,
 )
 from tests.deploy.permissions import granted, used
-from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
+from tests.kubernetes.api.conftest import client, follow, server, timing
 from tests.nri.runtime import ScriptedRuntime
 from tests.observe.api_objects import SERVED, SLICES, api_pod, node, served
 from tests.observe.observed_machine import observe_once
@@ -59,7 +59,7 @@ from tests.schedule.plan_cluster import PlanCluster
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 from tests.short_paths import short_directory
 
-__all__ = ["anyio_backend", "client", "cluster", "follow", "http", "server", "service", "timing"]
+__all__ = ["client", "cluster", "follow", "http", "server", "service", "timing"]
 
 pytestmark = pytest.mark.anyio
 

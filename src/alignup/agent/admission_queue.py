@@ -210,7 +210,8 @@ class AdmissionQueue:
         if durable and not saved:
             failed = [job for job, transaction in batch if not transaction.always]
             for job in failed:
-                job.result, job.error = None, NotReadyError(self._save_error)
+                job.result = None
+                job.error = NotReadyError(self._save_error)
             self._deliver(*failed)
             state, batch = self._run_all(job for job, transaction in batch if transaction.always)
         self.state = state
@@ -235,7 +236,8 @@ class AdmissionQueue:
             for job in jobs:
                 self._process([job], admits_waiting=len(jobs) > 1)
         else:
-            jobs[0].result, jobs[0].error = None, LedgerFullError(str(error))
+            jobs[0].result = None
+            jobs[0].error = LedgerFullError(str(error))
             self._deliver(jobs[0])
 
     def _run_all(

@@ -53,7 +53,7 @@ class DaemonOptions:
     certificate: Path | None = None  #: for TLS, with ``private_key``
     private_key: Path | None = None
     names: tuple[str, ...] = ()  #: by which clients call the agent over plain HTTP, beside those of its machine
-    insecure_http: bool = False  #: allow plain HTTP on other than loopback addresses
+    insecure_http: bool = False  #: allow plain HTTP on non-loopback addresses
     manifests: Path | None = None
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     history: int = 10_000  #: decisions to keep

@@ -143,7 +143,9 @@ def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Cou
     pinned = [container for container in attempted if provider.exclusive_cpus(pod, container)]
     if progress.pod_level:
         if reached and not failed:
-            counts[(CPU_REQUESTS,)] = sum(bool(provider.exclusive_cpus(pod, each)) for each in pod.all_containers)
+            counts[(CPU_REQUESTS,)] = sum(
+                bool(provider.exclusive_cpus(pod, container)) for container in pod.all_containers
+            )
     else:
         counts[(CPU_REQUESTS,)] = len(pinned)
         if provider.options.full_pcpus_only:

@@ -66,9 +66,9 @@ class ManifestDir:
         for path in self._files.keys() - files.keys() - (self._last_scan or {}).keys():
             del self._files[path]
         for path, signature in files.items():
-            known = self._files.get(path)
+            read_file = self._files.get(path)
             stable = self._last_scan is None or self._last_scan.get(path) == signature
-            if stable and (known is None or known.signature != signature):
+            if stable and (read_file is None or read_file.signature != signature):
                 self._files[path] = self._read(path, signature)
         self._last_scan = files
         problems |= {path: file.problem for path, file in self._files.items() if file.problem}

@@ -115,9 +115,9 @@ class _AgentPages:
         return await asyncio.to_thread(build)
 
     async def decisions(self, request: Request) -> Response:
-        before = request.query_params.get("before", "")
+        before_id = request.query_params.get("before", "")
         pod = request.query_params.get("pod", "") or None
-        number = int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None
+        number = int(before_id) if before_id.isascii() and before_id.isdigit() and len(before_id) < 19 else None
         stored = await self._agent.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
         older = stored[-1].id if len(stored) == PAGE_DECISIONS else None
         values: dict[str, Any] = {"decisions": stored, "pod": pod, "older": older}
@@ -307,7 +307,7 @@ def read_changes(
     host: Host, pod: Pod, amounts: Sequence[RequestChange], fields: Mapping[str, str]
 ) -> tuple[tuple[Change, ...], tuple[str, ...]]:
     """Return the changes that the fields of the form ask for, and the problems of those that cannot be read."""
-    asked: list[Change] = []
+    requested: list[Change] = []
     problems: list[str] = []
     policy, scope = effective_policy(pod, host.rules)
     of_pod = host.settings.pod_policy_annotations
@@ -320,7 +320,7 @@ def read_changes(
         if value not in values:
             problems.append(f"There is no {name} {value}.")
         elif value != was:
-            asked.append(SettingChange(field, was, value))
+            requested.append(SettingChange(field, was, value))
     for number, amount in enumerate(amounts):
         text = fields.get(f"{AMOUNT}{number}", "").strip()
         if not text:
@@ -334,8 +334,8 @@ def read_changes(
         if now < 0:
             problems.append(f"{amount.resource} of {amount.subject}: must not be negative")
         elif now != amount.was:
-            asked.append(replace(amount, now=now))
-    return tuple(asked), tuple(problems)
+            requested.append(replace(amount, now=now))
+    return tuple(requested), tuple(problems)
 
 
 def decide_changed(host: Host, pod: Pod, changes: Sequence[Change]) -> tuple[Decision | None, str]:

@@ -257,7 +257,7 @@ def same_workload(pod: Pod, other: Pod) -> bool:
     """Return whether *pod* requests the same resources as *other*."""
     annotations = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
     requests, known_requests = (
-        (each.init, each.containers, each.resources, each.overhead, *map(each.annotations.get, annotations))
-        for each in (pod, other)
+        (item.init, item.containers, item.resources, item.overhead, *map(item.annotations.get, annotations))
+        for item in (pod, other)
     )
     return requests == known_requests

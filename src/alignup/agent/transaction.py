@@ -217,8 +217,8 @@ class Transaction:
         healthy = idle.devices.announce(resource, (replace(device, healthy=True) for device in devices))
         idle, plugins = replace(idle, devices=healthy), self._before.plugins | {resource}
         self._before = replace(self._before, idle_ledger=idle, plugins=plugins)
-        known = self._host.ledger.devices
-        self._update_devices(resource, known.announce(resource, devices, preferred_allocation=preferred_allocation))
+        ledger = self._host.ledger.devices
+        self._update_devices(resource, ledger.announce(resource, devices, preferred_allocation=preferred_allocation))
         count = sum(device.healthy for device in devices)
         self._emit(EventKind.ANNOUNCED, detail=f"{resource}: {count} of {pluralize(len(devices), 'device')} healthy")
         self.retry_waiting()
@@ -349,7 +349,7 @@ class Transaction:
         return result
 
     def _reject_pending(self, pending: PendingAdmission, decision: Decision) -> AdmissionResult:
-        """Reject a pod that was pending, or let it wait; others may get its resources."""
+        """Reject a pending pod, or let it wait; waiting pods may get its resources."""
         uid, decided = pending.pod.uid, replace(pending, decision=decision)
         if (record := self._waiting.get(uid)) is not None:
             self._change_waiting().update(record.with_decision(decision))

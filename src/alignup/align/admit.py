@@ -110,7 +110,10 @@ class _RejectedError(Exception):
 
 class _Admission:
     def __init__(self, pod: Pod, ledger: Ledger, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> None:
-        self.pod, self.ledger, self.providers, self.rules = pod, ledger, providers, rules
+        self.pod = pod
+        self.ledger = ledger
+        self.providers = providers
+        self.rules = rules
         self.policy, self.scope = effective_policy(pod, rules)
         self.ledgers = ledger.by_provider()
         self.hints: dict[str, Hint] = {}
@@ -201,12 +204,12 @@ class _Admission:
         rejection: Rejection | None = None,
         preference_requests: tuple[PreferenceRequest, ...] = (),
     ) -> Decision:
-        after = residue = None
+        new_ledger = residue = None
         if outcome is Outcome.REJECTED:
             unchanged = all(map(is_, self.ledgers.values(), self.ledger.by_provider().values()))
             residue = None if unchanged else self.ledger.with_providers(self.ledgers)
         elif outcome is Outcome.ADMITTED:
-            after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
+            new_ledger = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
         pod = self.pod
         return Decision(
             uid=pod.uid,
@@ -217,11 +220,11 @@ class _Admission:
             scope=self.scope,
             outcome=outcome,
             steps=tuple(self.steps),
-            placements=() if after is None else build_placements(pod, self.hints, after, self.providers),
+            placements=() if new_ledger is None else build_placements(pod, self.hints, new_ledger, self.providers),
             rejection=rejection,
             preference_requests=preference_requests,
             before=self.ledger,
-            after=after,
+            after=new_ledger,
             residue=residue,
         )
 

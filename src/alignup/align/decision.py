@@ -274,7 +274,7 @@ class Decision(Explained):
         return f"<Decision: {self.namespace}/{self.name} {self.outcome}{reason}>"
 
     def to_rows(self) -> list[Row]:
-        """Return one row per container with what it gets; of a rejection, one per resource and place that is short."""
+        """Return a row for each container; for a rejection, a row for each resource and NUMA node that is short."""
         pod: Row = {"pod": f"{self.namespace}/{self.name}", "outcome": str(self.outcome)}
         if self.rejection is not None:
             return [pod | row for row in self.rejection.to_rows()]

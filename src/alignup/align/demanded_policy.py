@@ -78,7 +78,7 @@ def unmet_demand(host: Host, pod: Pod, decision: Decision, demand: DemandedPolic
     variants = (decision.placements, *(possible.variants if possible else ()))
     unmet = [_unmet_by_variant(host, pod, decision, placements, demand) for placements in variants]
     first = next(filter(None, unmet), None)
-    return first and first._replace(certain=all(each and each.certain for each in unmet))
+    return first and first._replace(certain=all(demand and demand.certain for demand in unmet))
 
 
 def _unmet_by_variant(
@@ -130,17 +130,17 @@ def unplaced_resource(host: Host, pod: Pod) -> str:
 
 
 def _steps(
-    host: Host, pod: Pod, before: Ledger, placements: Sequence[Placement], scope: Scope
+    host: Host, pod: Pod, ledger_before: Ledger, placements: Sequence[Placement], scope: Scope
 ) -> Iterator[tuple[Container | None, Mapping[str, Any]]]:
     """Yield each container, or ``None`` for the pod as a whole, with the ledgers when a kubelet asks for its hints."""
-    ledgers = before.by_provider()
+    ledgers = ledger_before.by_provider()
     if scope is Scope.POD or (host.rules.pod_level and pod.has_pod_level_resources):
         yield None, ledgers
         return
     by_container = {placement.container: placement for placement in placements}
 
     def choose(_uid: str, choices: Sequence[DeviceChoices]) -> dict[str, tuple[str, ...]]:
-        return {each.resource: by_container[each.container].devices[each.resource] for each in choices}
+        return {choice.resource: by_container[choice.container].devices[choice.resource] for choice in choices}
 
     providers = (replace(host.devices, chooser=choose), *host.providers[1:])
     for container in pod.all_containers:
@@ -191,11 +191,11 @@ def _unmet(inputs: Mapping[str, Hints], placements: Sequence[Placement], ledger:
     for nodes in _node_sets(sites) if sites else ():
         several = nodes.bit_count() > 1
         unsuited = [resource for resource, hints in inputs.items() if not _prefers(hints, nodes)]
-        place = f"NUMA node{'s' if several else ''} {bits.show(nodes)} ({_describe_sites(placements, ledger)})"
+        subject = f"NUMA node{'s' if several else ''} {bits.show(nodes)} ({_describe_sites(placements, ledger)})"
         if policy is Policy.SINGLE_NUMA_NODE and several:
-            problem = f"on {place}, and {policy} demands one"
+            problem = f"on {subject}, and {policy} demands one"
         elif unsuited:
-            problem = f"on {place}, which {policy} does not accept for {', '.join(unsuited)}"
+            problem = f"on {subject}, which {policy} does not accept for {', '.join(unsuited)}"
         else:
             return ""
     return problem

@@ -29,7 +29,8 @@ class FieldError(ParseError):
     """A bad value in a document; ``field`` is its path, such as ``nodes[1].memory``."""
 
     def __init__(self, message: str, *, field: str) -> None:
-        self.message, self.field = message, field
+        self.message = message
+        self.field = field
         super().__init__(f"{field}: {message}")
 
 
@@ -52,7 +53,10 @@ class DocumentError(ParseError):
 
     def __init__(self, message: str, *, line: int, document: int = 1, own_limit: bool = False) -> None:
         message = f"{message} {OWN_LIMIT}" if own_limit else message
-        self.message, self.line, self.document, self.own_limit = message, line, document, own_limit
+        self.message = message
+        self.line = line
+        self.document = document
+        self.own_limit = own_limit
         super().__init__(f"line {line}: {message}")
 
 
@@ -71,9 +75,12 @@ class FileFieldError(AlignError):
     """
 
     def __init__(self, message: str, *, file: str = "", line: int = 0, field: str = "") -> None:
-        self.message, self.file, self.line, self.field = message, file, line, field
-        place = f"{file}:{line}" if file and line else file or (f"line {line}" if line else "")
-        super().__init__(": ".join(part for part in (place, field, message) if part))
+        self.message = message
+        self.file = file
+        self.line = line
+        self.field = field
+        prefix = f"{file}:{line}" if file and line else file or (f"line {line}" if line else "")
+        super().__init__(": ".join(part for part in (prefix, field, message) if part))
 
 
 class SourceError(FileFieldError):
@@ -103,8 +110,8 @@ class Problem:
     line: int = 0  #: of a document that cannot be parsed; 0: unknown
 
     def __str__(self) -> str:
-        place = self.field or (f"line {self.line}" if self.line else "")
-        return f"{place}: {self.message}" if place else self.message
+        prefix = self.field or (f"line {self.line}" if self.line else "")
+        return f"{prefix}: {self.message}" if prefix else self.message
 
 
 class PodError(AlignError, ValueError):
@@ -150,8 +157,8 @@ class ManifestError(AlignError, ValueError):
     def lines(self, most: int = 20) -> tuple[str, ...]:
         """Return the first *most* problems as text."""
         shown = tuple(map(str, self.problems[:most]))
-        left = len(self.problems) - len(shown)
-        return (*shown, f"and {left:,} more") if left else shown
+        more = len(self.problems) - len(shown)
+        return (*shown, f"and {more:,} more") if more else shown
 
 
 class SettingsError(AlignError, ValueError):
@@ -168,7 +175,9 @@ class ConfigurationError(SettingsError):
 
     def __init__(self, problems: Sequence[Problem], *, stage: str, source: str = "", advice: str | None = None) -> None:
         self.problems = tuple(problems)
-        self.stage, self.source, self.advice = stage, source, advice
+        self.stage = stage
+        self.source = source
+        self.advice = advice
         # At other stages, each message is the kubelet's own and complete without the field.
         bare = stage not in {"load", "eviction_hard"}
         text = "; ".join(problem.message if bare else str(problem) for problem in problems)
@@ -186,7 +195,8 @@ class RestoreError(StateError):
     """
 
     def __init__(self, problems: Sequence[str], *, uids: Sequence[str]) -> None:
-        self.problems, self.uids = tuple(problems), tuple(uids)
+        self.problems = tuple(problems)
+        self.uids = tuple(uids)
         super().__init__("; ".join(problems))
 
 
@@ -206,7 +216,10 @@ class StoreError(StateError):
     """An unusable database or state directory: ``message`` says what is wrong, ``where`` it is, and what to do."""
 
     def __init__(self, message: str, *, where: str, advice: str, kind: StoreProblem) -> None:
-        self.message, self.where, self.advice, self.kind = message, where, advice, kind
+        self.message = message
+        self.where = where
+        self.advice = advice
+        self.kind = kind
         super().__init__(f"{where}: {message}; {advice}")
 
 

@@ -139,7 +139,7 @@ class EvictionSearch(Generic[Proof]):
                 yield from self._sets(count, size)
 
     def _sets(self, count: int, size: int) -> Iterator[UnitSet]:
-        """Yield the sets of *count* units that disturb *size* pods: those that differ in what they hold, then others.
+        """Yield the sets of *count* units that disturb *size* pods: sets with distinct holdings first.
 
         Of large sets, those come first whose units share a NUMA node.
         """
@@ -295,7 +295,7 @@ def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tu
     """Yield the resource, nodes and health of each device; one that is gone has no nodes."""
     for resource in resources:
         inventory = ledger.inventories.get(resource)
-        known = {device.id: device for device in inventory.devices} if inventory else {}
+        devices_by_id = {device.id: device for device in inventory.devices} if inventory else {}
         for id_ in ledger.owned(uid, resource):
-            device = known.get(id_)
+            device = devices_by_id.get(id_)
             yield (resource, device.nodes or 0, device.healthy) if device else (resource, 0, False)

@@ -159,8 +159,8 @@ def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitReq
     return request._replace(scalars=scalars)
 
 
-def _only(request: FitRequest, kept: Collection[str]) -> FitRequest:
-    return request._replace(scalars={name: amount for name, amount in request.scalars.items() if name in kept})
+def _only(request: FitRequest, names: Collection[str]) -> FitRequest:
+    return request._replace(scalars={name: amount for name, amount in request.scalars.items() if name in names})
 
 
 def insufficient_resources(

@@ -28,8 +28,8 @@ class Hint(NamedTuple):
     preferred: bool  #: whether the request needs at least this many nodes even on an idle machine
 
     def __str__(self) -> str:
-        where = "anywhere" if self.nodes is None else "{" + bits.show(self.nodes) + "}"
-        return where if self.preferred else f"{where} not preferred"
+        nodes = "anywhere" if self.nodes is None else "{" + bits.show(self.nodes) + "}"
+        return nodes if self.preferred else f"{nodes} not preferred"
 
 
 class HintFamily(Protocol):
@@ -196,7 +196,8 @@ class AmountFamily:
                 nodes |= 1 << node
                 if amount >= need:
                     enough_alone |= 1 << node
-        self.nodes, self.enough_alone = nodes, enough_alone
+        self.nodes = nodes
+        self.enough_alone = enough_alone
         self.preferred_widths = (1 << len(self.amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
         self.min_width = 1 if enough_alone and not self.required else self._min_width()
 
@@ -228,13 +229,13 @@ class AmountFamily:
 
     def _held(self, nodes: NodeSet) -> int:
         amounts = self.amounts
-        held = 0
+        total = 0
         nodes &= self.nodes
         while nodes:
             lowest = nodes & -nodes
-            held += amounts[lowest.bit_length() - 1]
+            total += amounts[lowest.bit_length() - 1]
             nodes ^= lowest
-        return held
+        return total
 
     def fits(self, nodes: NodeSet) -> bool:
         if nodes & ~self.nodes or self.required & ~nodes or not nodes or self._held(nodes) < self.need:
@@ -271,11 +272,11 @@ class AmountFamily:
     def fitting_sets(self) -> tuple[NodeSet, ...]:
         if self.required or self.fixed_sets or not 2 <= len(self.amounts) <= _MAX_CACHED_NODES:
             return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.fixed_sets))))
-        held = [0]
+        sums = [0]
         for node in bits.members(self.nodes):
             amount = self.amounts[node]
-            held += [total + amount for total in held]
-        return tuple(compress(subsets(self.nodes), map(self.need.__le__, _in_subset_order(self.nodes)(held))))
+            sums += [total + amount for total in sums]
+        return tuple(compress(subsets(self.nodes), map(self.need.__le__, _in_subset_order(self.nodes)(sums))))
 
     def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
         if nodes & ~self.nodes or self.required & ~(nodes | among) or (self.required & ~nodes).bit_count() > more:
@@ -329,18 +330,18 @@ def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
         return hints.preferred_singles, hints.anywhere is not None and hints.anywhere.preferred
     if not hints.preferred_widths & 2:
         return 0, False
-    left = hints.completing_nodes(0)
+    singles = hints.completing_nodes(0)
     for mask in hints.fixed_sets:
         if mask & mask - 1 == 0:
-            left |= mask
+            singles |= mask
     if hints.preferred_widths == 2:
-        return left, False
+        return singles, False
     preferred = 0
-    while left:
-        lowest = left & -left
+    while singles:
+        lowest = singles & -singles
         if hints.prefers(lowest):
             preferred |= lowest
-        left ^= lowest
+        singles ^= lowest
     return preferred, False
 
 
@@ -356,8 +357,8 @@ def iter_subsets(nodes: NodeSet, *, at_least: int = 1) -> Iterator[NodeSet]:
     """Yield the subsets with *at_least* that many members, in the order of ``subsets``."""
     singles = [1 << node for node in bits.members(nodes)]
     for width in range(at_least, len(singles) + 1):
-        for chosen in combinations(singles, width):
-            yield sum(chosen)
+        for combination in combinations(singles, width):
+            yield sum(combination)
 
 
 @lru_cache(maxsize=64)

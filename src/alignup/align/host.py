@@ -98,7 +98,8 @@ class Host(Pictured):
     ) -> None:
         if not isinstance(machine, Machine) or not isinstance(settings, Settings):
             raise _type_error(machine, settings)
-        self.machine, self.settings = machine, settings
+        self.machine = machine
+        self.settings = settings
         self.starting = starting
         self.view = view = machine.kubelet_view()
         gates = settings.gates
@@ -149,7 +150,7 @@ class Host(Pictured):
         self.ledger = self.initial_ledger() if ledger is None else self._adopt(ledger)
 
     def _adopt(self, ledger: Ledger) -> Ledger:
-        """Return the ledger of another host as this one continues it."""
+        """Return the ledger with which this host continues another host."""
         if foreign := ledger.others.keys() - {provider.name for provider in self.providers}:
             listed = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
@@ -269,9 +270,9 @@ class Host(Pictured):
 
     def decide_without_plugins(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
         """Decide on *pod* where device plugins cannot be asked: each is assumed to prefer its first devices."""
-        known = dict(answers or {})
-        while (decision := self.decide(pod, known)).preference_requests:
-            known.update((request, request.first_devices()) for request in decision.preference_requests)
+        answers_so_far = dict(answers or {})
+        while (decision := self.decide(pod, answers_so_far)).preference_requests:
+            answers_so_far.update((request, request.first_devices()) for request in decision.preference_requests)
         return decision
 
     def admit(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
@@ -289,8 +290,8 @@ class Host(Pictured):
         The memory of a group of NUMA nodes may be spread over it otherwise then. A host without defects does nothing.
         """
         if decision.residue is not None and self.settings.kubelet_faults:
-            left = decision.residue
-            self.ledger = left if self.starting else self.without_holdings(left, decision.uid)
+            residue = decision.residue
+            self.ledger = residue if self.starting else self.without_holdings(residue, decision.uid)
 
     def start_container(self, uid: str, container: str) -> None:
         """Record that a container of an admitted pod starts, so the init containers before it have ended."""
@@ -344,21 +345,21 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
             huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
     capacity = dict(huge)
     memory = [node.memory for node in machine.nodes] if machine.memory is None else [machine.memory]
-    if known := [size for size in memory if size is not None]:
-        capacity[MEMORY] = sum(known) - sum(huge.values())
+    if sizes := [size for size in memory if size is not None]:
+        capacity[MEMORY] = sum(sizes) - sum(huge.values())
     reserved = settings.reservation
-    left: dict[str, int] = {}
+    allocatable: dict[str, int] = {}
     for name, size in capacity.items():
-        whole, taken = Quantity.of(size), reserved.get(name, Quantity.ZERO)
+        whole, reservation = Quantity.of(size), reserved.get(name, Quantity.ZERO)
         # An overflow wraps, as in the kubelet: an eviction threshold of NaN % is a reservation of -2**63.
-        left[name] = (whole - taken).value() if whole > taken else 0
+        allocatable[name] = (whole - reservation).value() if whole > reservation else 0
     cpus = 1000 * view.num_cpus - (reserved[CPU].milli() if CPU in reserved else 0)
     return NodeAllocatable(
         milli_cpu=max(0, cpus),
-        memory=left.pop(MEMORY, _UNLIMITED),
+        memory=allocatable.pop(MEMORY, _UNLIMITED),
         ephemeral_storage=_UNLIMITED,
         pods=settings.max_pods,
-        scalars=left,
+        scalars=allocatable,
         claim_rule=settings.release.claim_rule if settings.gates.on("DRAExtendedResource") else ClaimRule.COUNTED,
     )
 

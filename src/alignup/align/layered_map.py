@@ -45,12 +45,12 @@ def without_item(mapping: Mapping[Key, Value], key: Key) -> "dict[Key, Value] | 
     return rest
 
 
-def changed_keys(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> set[Key]:
-    """Return the keys that one of both maps lacks, or for which it has another object.
+def changed_keys(old: Mapping[Key, Any], new: Mapping[Key, Any]) -> set[Key]:
+    """Return the keys that only one of the maps has, or that have different objects as values.
 
-    If *after* was made of *before*, only their layers are compared, except once in a while.
+    If *new* was made of *old*, only their layers are compared, except once in a while.
     """
-    return set() if before is after else LayeredMap.of(before).changed_keys(LayeredMap.of(after))
+    return set() if old is new else LayeredMap.of(old).changed_keys(LayeredMap.of(new))
 
 
 class LayeredMap(Mapping[Key, Value]):
@@ -92,10 +92,10 @@ class LayeredMap(Mapping[Key, Value]):
         merged.update(self._layer)
         return merged
 
-    def changed_keys(self, after: "LayeredMap[Key, Any]") -> set[Key]:
-        if self._base is after._base:  # noqa: SLF001 - of the same class
-            return _changed(self._layer, after._layer) | self._removed ^ after._removed  # noqa: SLF001
-        return _changed(self.to_dict(), after.to_dict())
+    def changed_keys(self, new: "LayeredMap[Key, Any]") -> set[Key]:
+        if self._base is new._base:  # noqa: SLF001 - of the same class
+            return _changed(self._layer, new._layer) | self._removed ^ new._removed  # noqa: SLF001
+        return _changed(self.to_dict(), new.to_dict())
 
     @property
     def layer_size(self) -> int:
@@ -153,8 +153,8 @@ def _folded(layered: LayeredMap[Key, Value]) -> dict[Key, Value] | LayeredMap[Ke
     return layered.to_dict() if layered.layer_size > MAX_LAYER else layered
 
 
-def _changed(before: dict[Key, Any], after: dict[Key, Any]) -> set[Key]:
-    return {key for key, value in after.items() if before.get(key, _MISSING) is not value} | before.keys() - after
+def _changed(old: dict[Key, Any], new: dict[Key, Any]) -> set[Key]:
+    return {key for key, value in new.items() if old.get(key, _MISSING) is not value} | old.keys() - new
 
 
 class _Values(ValuesView[Value]):

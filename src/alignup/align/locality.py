@@ -94,7 +94,7 @@ class DeviceLink:
 
 @dataclass(frozen=True, slots=True)
 class StatedLevel:
-    """The level of two devices as ``nvidia-smi`` prints it, for machines whose tree does not tell."""
+    """The level of two devices as ``nvidia-smi`` prints it, for machines without a PCIe tree."""
 
     devices: tuple[str, str]
     level: Level
@@ -159,13 +159,15 @@ class Locality:
                 for pair in permutations(link.devices, 2):
                     counts = self._direct.setdefault(pair, {})
                     counts[link.kind] = counts.get(link.kind, 0) + link.count
-        self._fabrics = [(set(each.devices), each.count) for each in machine.links if each.kind is LinkKind.NVSWITCH]
+        self._fabrics = [(set(link.devices), link.count) for link in machine.links if link.kind is LinkKind.NVSWITCH]
         self._ids = {device.uuid: device.address for device in machine.pci if device.uuid}
         reported: dict[str, set[str]] = {}
         for device in machine.devices:
             reported.setdefault(device.id, set()).add(device.address)
         # Two resources may have the same ids for different devices.
-        self._ids |= {id_: min(each) for id_, each in reported.items() if len(each) == 1 and any(each)}
+        self._ids |= {
+            id_: min(addresses) for id_, addresses in reported.items() if len(addresses) == 1 and any(addresses)
+        }
         self._nearness: dict[tuple[str, str], Nearness | None] = {}  # known results
         self._stated_groups: dict[Level, dict[str, str]] = {}  # likewise
         paths = [path for address in self.devices if (path := self.pci[address].path)]

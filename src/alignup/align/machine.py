@@ -90,10 +90,10 @@ class Device:
     address: str = ""  #: of its PCI device, where an observer is certain; empty: unknown
 
     def __post_init__(self, node: int | None) -> None:
-        given: object = self.nodes
-        if not isinstance(given, int | None):
+        nodes: object = self.nodes
+        if not isinstance(nodes, int | None):
             advice = "use node=0, or bits.of([0, 1])"
-            raise TypeError(f"Device.nodes needs a set of NUMA nodes as an int, not {type(given).__name__}; {advice}")
+            raise TypeError(f"Device.nodes needs a set of NUMA nodes as an int, not {type(nodes).__name__}; {advice}")
         if node is None:
             return
         if not isinstance(node, int):
@@ -186,8 +186,8 @@ class Distances:
             elif len(row) == len(ids):
                 matrix[node] = dict(zip(ids, row, strict=True))
             elif row:
-                given = "1 distance" if len(row) == 1 else f"{len(row)} distances"
-                problems.append(f"NUMA node {node} has {given} on a machine of {len(ids)} NUMA nodes")
+                count = "1 distance" if len(row) == 1 else f"{len(row)} distances"
+                problems.append(f"NUMA node {node} has {count} on a machine of {len(ids)} NUMA nodes")
         if problems:
             raise MachineError(problems)
         return cls(matrix)
@@ -202,8 +202,8 @@ class Distances:
 
     def total(self, nodes: NodeSet) -> int:
         """Return the sum over all ordered pairs of *nodes*, including each node with itself."""
-        chosen = list(bits.members(nodes))
-        return sum(self._both[a][b] for i, a in enumerate(chosen) for b in chosen[: i + 1])
+        members = list(bits.members(nodes))
+        return sum(self._both[a][b] for i, a in enumerate(members) for b in members[: i + 1])
 
 
 @dataclass(frozen=True)
@@ -341,18 +341,18 @@ class Machine(Pictured):
 
     @cached_property
     def _view(self) -> KubeletView:
-        seen = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
+        cpus = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
         nodes, distances = self.nodes, self.distances
         if self.report and self.report.nodes is not None:
             reported = self.report.nodes
             nodes = tuple(NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in reported)
             # The true distances if the kubelet has any; it would read wrong columns for sparse nodes.
-            known = {node.id for node in reported if node.distances}
-            distances = distances if distances and known == set(distances.ids) else None
+            node_ids = {node.id for node in reported if node.distances}
+            distances = distances if distances and node_ids == set(distances.ids) else None
         # CAdvisor looks for a core inside one node and one socket.
         lowest: dict[tuple[int | None, int, int], int] = {}
         numbered = []
-        for cpu in sorted(seen, key=lambda cpu: cpu.id):
+        for cpu in sorted(cpus, key=lambda cpu: cpu.id):
             core = lowest.setdefault((cpu.node, cpu.socket, cpu.core), cpu.id)
             cache = cpu.socket if cpu.cache is None else cpu.cache
             numbered.append(Cpu(cpu.id, core=core, socket=cpu.socket, node=cpu.node, cache=cache))
@@ -436,12 +436,12 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
                 yield f"the machine has {count} {kind}: expected at most {most}"
         return
     nodes = {node.id for node in machine.nodes}
-    known = nodes if machine.distances is None else set(machine.distances.ids)
+    node_ids = nodes if machine.distances is None else set(machine.distances.ids)
     yield from _cpu_problems(machine.cpus, nodes)
     yield from _node_problems(machine.nodes)
-    for node in sorted(nodes - known):
+    for node in sorted(nodes - node_ids):
         yield f"NUMA node {node} has no distances"
-    for node in sorted(known - nodes):
+    for node in sorted(node_ids - nodes):
         yield f"NUMA node {node} has distances, but the machine has no such node"
     yield from _device_problems(machine.devices)
     for address, times in _repeated(device.address for device in machine.pci):
@@ -458,12 +458,12 @@ def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     if not cpus:
         yield "the machine has no CPUs"
     yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=MAX_CPU_ID)
-    known = [cpu for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID]
-    unknown = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
+    valid_cpus = [cpu for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID]
+    unknown = _grouped((cpu.node, cpu.id) for cpu in valid_cpus if cpu.node is not None and cpu.node not in nodes)
     for node, claimed in unknown.items():
         yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
     sockets: dict[int, set[int]] = {}
-    for cpu in known:
+    for cpu in valid_cpus:
         if cpu.core < 0:
             yield f"CPU {cpu.id} is on core {cpu.core}, but cores are numbered from 0"
         if cpu.socket < -1:

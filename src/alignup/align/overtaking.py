@@ -78,7 +78,7 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod
         pod.uid: _usable_nodes(host, before, pod) if effective_policy(pod, host.rules)[0] in _ALIGNED else 0
         for pod in waiting
     }
-    for provider, earlier, left in _changed_ledgers(host, before, after):
+    for provider, earlier, later in _changed_ledgers(host, before, after):
         # full-pcpus-only does not count siblings of reserved CPUs as free.
         strict = provider is host.cpus and host.cpus.options.full_pcpus_only
         hidden = (host.cpus.reserved_cores & ~host.cpus.reserved).bit_count() if strict else 0
@@ -87,7 +87,7 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod
         free: dict[str, tuple[Need, Need]] = {}
         for pod in waiting:
             was = _needs(provider, earlier, pod)
-            for resource, need in _needs(provider, left, pod).items():
+            for resource, need in _needs(provider, later, pod).items():
                 free[resource] = was[resource], need
                 total[resource] += need.request
                 on_node.update({(resource, node): need.request for node in bits.members(nodes[pod.uid])})
@@ -102,16 +102,16 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod
 
 def _splits_memory(host: Host, uid: str, after: Ledger, waiting: Sequence[Pod]) -> bool:
     """Return whether memory of the admitted pod may prevent memory on several nodes, or on a group of nodes."""
-    taken = {block.nodes for blocks in after.memory.held.get(uid, {}).values() for block in blocks}
+    groups = {block.nodes for blocks in after.memory.held.get(uid, {}).values() for block in blocks}
     needing = {pod.uid: (pod, _needs(host.memory, after.memory, pod)) for pod in waiting}
     needing = {key: (pod, needs) for key, (pod, needs) in needing.items() if needs}
-    if not taken or not needing:
+    if not groups or not needing:
         return False
-    if any(nodes.bit_count() != 1 for nodes in taken):
+    if any(nodes.bit_count() != 1 for nodes in groups):
         return True
     if any(effective_policy(pod, host.rules)[0] is Policy.BEST_EFFORT for pod, _ in needing.values()):
         return True
-    for node in bits.members(bits.union(taken)):
+    for node in bits.members(bits.union(groups)):
         on_node: Counter[str] = Counter()
         for pod, needs in needing.values():
             if _usable_nodes(host, after, pod) >> node & 1:
@@ -122,10 +122,10 @@ def _splits_memory(host: Host, uid: str, after: Ledger, waiting: Sequence[Pod]) 
 
 
 def _changed_ledgers(host: Host, before: Ledger, after: Ledger) -> Iterator[tuple[Provider[Any], Any, Any]]:
-    earlier, left = before.by_provider(), after.by_provider()
+    earlier, later = before.by_provider(), after.by_provider()
     for provider in (host.devices, host.cpus, host.memory):
-        if earlier[provider.name] is not left[provider.name]:
-            yield provider, earlier[provider.name], left[provider.name]
+        if earlier[provider.name] is not later[provider.name]:
+            yield provider, earlier[provider.name], later[provider.name]
 
 
 def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]:  # noqa: ANN401 - of any provider

@@ -77,12 +77,12 @@ def _check(
         if demand.concerns(resource) and resource != MARKER
     }
     every = {
-        resource: tuple(dict.fromkeys(id_ for option in each for pool in option for id_ in pool.ids))
-        for resource, each in options.items()
+        resource: tuple(dict.fromkeys(id_ for option in alternatives for pool in option for id_ in pool.ids))
+        for resource, alternatives in options.items()
     }
     if demand.locality is DemandedLocality.SPREAD:  # each device counts by itself
-        taken = {name: {*others.get(name, ())}.union(*unsettled.get(name, ())) for name in {*others, *unsettled}}
-        return check_demand(demand, locality, every, taken)
+        unavailable = {name: {*others.get(name, ())}.union(*unsettled.get(name, ())) for name in {*others, *unsettled}}
+        return check_demand(demand, locality, every, unavailable)
     if are_all_near(demand, locality, every):
         return DemandAnswer(satisfied=True)
     unknown = None
@@ -101,11 +101,11 @@ def device_options(placement: Placement, resource: str, unsettled: Sequence[Coll
     ids, choices = placement.devices[resource], placement.choices.get(resource)
     options = choices.options if choices and choices.options else ((Pool(len(ids), ids),),)
     possible = {id_ for option in options for pool in option for id_ in pool.ids}
-    left = list(unsettled)
-    while joining := [devices for devices in left if not possible.isdisjoint(devices)]:
+    remaining = list(unsettled)
+    while joining := [devices for devices in remaining if not possible.isdisjoint(devices)]:
         possible.update(*joining)
-        left = [devices for devices in left if possible.isdisjoint(devices)]
-    return options if len(left) == len(unsettled) else ((Pool(len(ids), tuple(sorted(possible))),),)
+        remaining = [devices for devices in remaining if possible.isdisjoint(devices)]
+    return options if len(remaining) == len(unsettled) else ((Pool(len(ids), tuple(sorted(possible))),),)
 
 
 def _choices(options: Mapping[str, tuple[Option, ...]]) -> Iterator[dict[str, list[str]]]:

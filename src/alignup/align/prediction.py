@@ -47,7 +47,10 @@ def predict(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rul
     )
     decision, choices = (admitting or decisions)[0], search.possible_choices()
     placements = [
-        replace(placement, choices={each.resource: each for each in choices if each.container == placement.container})
+        replace(
+            placement,
+            choices={choice.resource: choice for choice in choices if choice.container == placement.container},
+        )
         for placement in decision.placements
     ]
     return replace(decision, placements=tuple(placements), possible=possible)
@@ -75,43 +78,43 @@ class _Search:
         return bool(self._path)
 
     def choose(self, _uid: str, choices: Sequence[DeviceChoices]) -> _Chosen:
-        for each in choices:
-            key = each.container, each.resource
-            known = self.choices.get(key)
-            self.choices[key] = each if known is None else _merge(known, each)
+        for choice in choices:
+            key = choice.container, choice.resource
+            earlier = self.choices.get(key)
+            self.choices[key] = choice if earlier is None else _merge(earlier, choice)
         if self.last is None or choices[0].container == self.last:
-            return {each.resource: each.first() for each in choices}
+            return {choice.resource: choice.first() for choice in choices}
         alternatives = self._alternatives(choices)
         if self._step == len(self._path):
             self._path.append(0)
             self._widths.append(len(alternatives))
-        chosen = alternatives[self._path[self._step]]
+        alternative = alternatives[self._path[self._step]]
         self._step += 1
-        return chosen
+        return alternative
 
     def _alternatives(self, choices: Sequence[DeviceChoices]) -> list[_Chosen]:
         most = MAX_DECISIONS + 1  # one more than is tried, so that it is known to be left out
         by_resource = []
-        for each in choices:
-            inventory = self.devices.inventories[each.resource]
+        for choice in choices:
+            inventory = self.devices.inventories[choice.resource]
             nodes = {device.id: device.nodes for device in inventory.devices}
-            by_resource.append(each.representatives(nodes.__getitem__, most))
-        resources = [each.resource for each in choices]
+            by_resource.append(choice.representatives(nodes.__getitem__, most))
+        resources = [choice.resource for choice in choices]
         entries = islice(product(*by_resource), most)
-        return [dict(zip(resources, chosen, strict=True)) for chosen in entries]
+        return [dict(zip(resources, entry, strict=True)) for entry in entries]
 
     def possible_choices(self) -> tuple[DeviceChoices, ...]:
         """Return the choices of all containers. A later container may get whatever an earlier one leaves."""
         result: list[DeviceChoices] = []
-        for each in self.choices.values():
-            before = [other for other in result if other.resource == each.resource and not other.is_certain]
-            if before:
-                every = sorted({id_ for other in (*before, each) for id_ in other.ids}, key=natural_sort_key)
-                size = sum(pool.take for pool in each.options[0])
-                note = f"depends on the devices of {' and '.join(other.container for other in before)}"
-                result.append(replace(each, options=((Pool(size, tuple(every)),),), notes=(*each.notes, note)))
+        for choice in self.choices.values():
+            earlier = [other for other in result if other.resource == choice.resource and not other.is_certain]
+            if earlier:
+                every = sorted({id_ for other in (*earlier, choice) for id_ in other.ids}, key=natural_sort_key)
+                size = sum(pool.take for pool in choice.options[0])
+                note = f"depends on the devices of {' and '.join(other.container for other in earlier)}"
+                result.append(replace(choice, options=((Pool(size, tuple(every)),),), notes=(*choice.notes, note)))
             else:
-                result.append(each)
+                result.append(choice)
         return tuple(result)
 
 

@@ -48,16 +48,16 @@ def propose_spelling(text: str) -> str:
     return f"write {number}{'k' if prefix == 'K' else prefix} or {number}{prefix}i"
 
 
-def read_amount(place: str, amount: object) -> "Quantity":
-    """Return *amount*, or the quantity of a text; the error for anything else names its *place*."""
+def read_amount(subject: str, amount: object) -> "Quantity":
+    """Return *amount*, or the quantity of a text; the error for anything else names its *subject*."""
     if isinstance(amount, Quantity):
         return amount
     if not isinstance(amount, str):
-        raise TypeError(f"{place} needs a Quantity or its text, not {type(amount).__name__}")
+        raise TypeError(f"{subject} needs a Quantity or its text, not {type(amount).__name__}")
     try:
         return Quantity.parse(amount)
     except QuantityError as error:
-        raise QuantityError(f"{place}: {error}; {propose_spelling(amount)}") from None
+        raise QuantityError(f"{subject}: {error}; {propose_spelling(amount)}") from None
 
 
 def read_amounts(owner: object, field: str) -> None:

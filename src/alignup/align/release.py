@@ -123,8 +123,8 @@ class Release:
         return f"{self} is not released; known up to {self.known_up_to}" if self.known_up_to else ""
 
     def describe(self) -> str:
-        known = f" (not released; known up to {self.known_up_to})" if self.known_up_to else ""
-        return f"{self}{known}" + "".join(f", {PREVIEWS[name]}: {name}" for name in self.previews)
+        note = f" (not released; known up to {self.known_up_to})" if self.known_up_to else ""
+        return f"{self}{note}" + "".join(f", {PREVIEWS[name]}: {name}" for name in self.previews)
 
     def to_document(self) -> dict[str, str | list[str]]:
         """Return the fields of JSON documents about answers of this release."""

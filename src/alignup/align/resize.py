@@ -66,8 +66,8 @@ def decide_resize(host: Host, running: Pod, resized: Pod) -> ResizeVerdict:
             if requested > capacity:
                 message = f"Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
                 return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
-    known = host.ledger.pods.get(running.uid)
-    used = host.ledger.used if known is None else host.ledger.used.plus(known.usage, by=-1)
+    resident = host.ledger.pods.get(running.uid)
+    used = host.ledger.used if resident is None else host.ledger.used.plus(resident.usage, by=-1)
     others = (admitted.pod for uid, admitted in host.ledger.pods.items() if uid != running.uid)
     devices = host.ledger.devices.allocatable(running.uid)
     failure = check_fit(resized, used=used, allocatable=allocatable.with_devices(devices), others=others)
@@ -95,10 +95,10 @@ def _static_policy(host: Host, running: Pod, resized: Pod) -> str:
 
 
 def _is_changed(running: Pod, resized: Pod, resource: str) -> bool:
-    """Return whether a container or sidecar requests another amount; other init containers have ended."""
-    before = {container.name: container.resources.requests.get(resource) for container in running.all_containers}
+    """Return whether a container or sidecar requests another amount; ordinary init containers have ended."""
+    old_requests = {container.name: container.resources.requests.get(resource) for container in running.all_containers}
     return any(
-        container.resources.requests.get(resource) != before.get(container.name)
+        container.resources.requests.get(resource) != old_requests.get(container.name)
         for container in resized.all_containers
         if not resized.is_ordinary_init(container.name)
     )

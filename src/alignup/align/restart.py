@@ -98,8 +98,8 @@ def restart(host: Host, ledger: Ledger, pods: Iterable[Pod]) -> Restart:
             changes[pod.uid] = PodChange(name, pod.uid, decision.rejection.reason, decision.rejection.message)
             continue
         started.apply(decision)
-        before, after = _held(ledger, pod.uid), _held(started.ledger, pod.uid)
-        if changed := [kind for kind in before if before[kind] != after[kind]]:
+        old_holdings, new_holdings = _held(ledger, pod.uid), _held(started.ledger, pod.uid)
+        if changed := [kind for kind in old_holdings if old_holdings[kind] != new_holdings[kind]]:
             changes[pod.uid] = PodChange(name, pod.uid, "", f"its {' and '.join(changed)} change")
     return Restart(changes, Host(host.machine, host.settings, ledger=started.ledger, others=host.others))
 
@@ -124,13 +124,13 @@ def compare_restarts(old: Restart, new: Restart, waiting: Iterable[Pod] = ()) ->
 
 def _waiting_changes(old: Host, new: Host, pods: Iterable[Pod]) -> Iterator[PodChange]:
     for pod in pods:
-        before, after = old.decide_without_plugins(pod), new.decide_without_plugins(pod)
+        old_decision, new_decision = old.decide_without_plugins(pod), new.decide_without_plugins(pod)
         reason, message = "", ""
-        if before.rejection is None and after.rejection is not None:
-            reason, message = after.rejection.reason, after.rejection.message
-        elif after.rejection is None and before.rejection is not None:
+        if old_decision.rejection is None and new_decision.rejection is not None:
+            reason, message = new_decision.rejection.reason, new_decision.rejection.message
+        elif new_decision.rejection is None and old_decision.rejection is not None:
             message = f"would be admitted by a kubelet {new.settings.release}, and is rejected now"
-        elif after.rejection is None and _placed(before) != _placed(after):
+        elif new_decision.rejection is None and _placed(old_decision) != _placed(new_decision):
             message = f"would get other resources from a kubelet {new.settings.release}"
         if message:
             yield PodChange(f"{pod.namespace}/{pod.name}", pod.uid, reason, message, waits=True)

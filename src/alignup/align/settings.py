@@ -165,8 +165,8 @@ def _parse_max_nodes(option: str, value: str) -> int:
 
 def _parse_strategy(option: str, value: str) -> AllocationStrategy:
     if value and value not in set(AllocationStrategy):
-        known = " ".join(map(quote, sorted(AllocationStrategy)))
-        raise SettingsError(f"bad value for option {quote(option)}: {quote(value)} must be one of [{known}]")
+        names = " ".join(map(quote, sorted(AllocationStrategy)))
+        raise SettingsError(f"bad value for option {quote(option)}: {quote(value)} must be one of [{names}]")
     return AllocationStrategy(value or AllocationStrategy.NONE)
 
 

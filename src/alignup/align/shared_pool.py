@@ -89,10 +89,10 @@ class SharedPool:
 
 
 def divide_pool(
-    pool: SharedPool, pods: Iterable[SharedPod], kept: Mapping[str, PoolShare] | None = None
+    pool: SharedPool, pods: Iterable[SharedPod], earlier: Mapping[str, PoolShare] | None = None
 ) -> dict[str, PoolShare]:
-    """Return the part of each pod by uid; *kept* is the previous division. Nothing if the pool is empty."""
-    kept = kept or {}
+    """Return the part of each pod by uid; *earlier* is the previous division. Nothing if the pool is empty."""
+    earlier = earlier or {}
     ordered = sorted(pods, key=lambda pod: (-pod.cpu, pod.uid))
     if not pool.cpus:
         return {}
@@ -101,8 +101,8 @@ def divide_pool(
     division = _Division(pool)
     new = []
     for pod in ordered:
-        before = kept[pod.uid].nodes & pool.nodes if pod.uid in kept else 0
-        if nodes := pod.pinned & pool.nodes or before:
+        nodes_before = earlier[pod.uid].nodes & pool.nodes if pod.uid in earlier else 0
+        if nodes := pod.pinned & pool.nodes or nodes_before:
             division.put(pod, nodes)
         else:
             new.append(pod)
@@ -112,7 +112,7 @@ def divide_pool(
     moved = 1
     while moved:  # it ends: every move makes the division strictly better
         moved = sum(division.improve(pod) for pod in movable)
-    memory = _memory_nodes(pool, ordered, division.placed, kept)
+    memory = _memory_nodes(pool, ordered, division.placed, earlier)
     return {
         pod.uid: PoolShare(nodes := division.placed[pod.uid], pool.cpus_of(nodes), memory[pod.uid]) for pod in ordered
     }
@@ -174,23 +174,23 @@ class _Division:
         return lambda nodes: not nodes & from_limit[bisect_left(limits, (self._members(nodes)[1], -1))]
 
     def improve(self, pod: SharedPod) -> bool:
-        """Move *pod* if that is worth it; return whether it was."""
-        before = self.placed[pod.uid]
-        self._charge(pod, before, sign=-1)
-        now, (then, after) = self.cost(pod, before), self.best(pod)
+        """Move *pod* if the move is worth its cost; return whether the pod moved."""
+        old_nodes = self.placed[pod.uid]
+        self._charge(pod, old_nodes, sign=-1)
+        now, (then, new_nodes) = self.cost(pod, old_nodes), self.best(pod)
         # For balance alone a pod moves if the loads of the nodes still differ by a tenth of a node after that, or if
         # what it adds to the imbalance is halved: with few or idle pods, no node stays empty.
         least = max(min((pod.cpu + _PER_POD) * _UNIT // 5, now.imbalance // 2), _ROUNDING)
         worth = then[:-1] < now[:-1] or (then[:-1] == now[:-1] and now.imbalance - then.imbalance >= least)
-        self.put(pod, after if worth else before)
+        self.put(pod, new_nodes if worth else old_nodes)
         return worth
 
     def cost(self, pod: SharedPod, nodes: NodeSet) -> _Cost:
         """Return what *pod* on *nodes* adds to the cost."""
         overload = imbalance = 0
         for node, requested, weight in self._parts(pod, nodes):
-            capacity, before, weighed = self._capacity[node], self._requested[node], self._weight[node]
-            overload += max(before + requested - capacity, 0) - max(before - capacity, 0)
+            capacity, requests, weighed = self._capacity[node], self._requested[node], self._weight[node]
+            overload += max(requests + requested - capacity, 0) - max(requests - capacity, 0)
             imbalance += weight * (2 * weighed + weight) // capacity  # the growth of its square
         members, total = self._members(nodes)
         distances = self._pool.machine.distances
@@ -221,23 +221,23 @@ class _Division:
 
 
 def _memory_nodes(
-    pool: SharedPool, pods: Iterable[SharedPod], placed: Mapping[str, NodeSet], kept: Mapping[str, PoolShare]
+    pool: SharedPool, pods: Iterable[SharedPod], nodes_by_pod: Mapping[str, NodeSet], earlier: Mapping[str, PoolShare]
 ) -> dict[str, NodeSet]:
     """Return the memory nodes of each pod: those of its CPUs if all pods that are confined to them fit, or all."""
     free = dict(pool.node_memory)
     everywhere = bits.of(free)
     confined: dict[str, NodeSet] = {}
-    for pod in sorted(pods, key=lambda pod: (not (pod.uid in kept and kept[pod.uid].memory_nodes), pod.uid)):
-        nodes = [node for node in bits.members(placed[pod.uid]) if node in free]
+    for pod in sorted(pods, key=lambda pod: (not (pod.uid in earlier and earlier[pod.uid].memory_nodes), pod.uid)):
+        nodes = [node for node in bits.members(nodes_by_pod[pod.uid]) if node in free]
         if pod.pinned:
             confined[pod.uid] = 0
             continue
         confined[pod.uid] = everywhere
         if nodes and pod.memory is not None and pod.memory <= sum(free[node] for node in nodes):
             confined[pod.uid] = bits.of(nodes)
-            left = pod.memory
+            rest = pod.memory
             for node in sorted(nodes, key=lambda node: (-free[node], node)):
-                used = min(left, free[node])
+                used = min(rest, free[node])
                 free[node] -= used
-                left -= used
+                rest -= used
     return confined

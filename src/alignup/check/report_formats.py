@@ -74,8 +74,8 @@ def to_github(findings: Sequence[CheckFinding]) -> Iterator[str]:
     for finding in findings:
         source, answer = finding.workload.source, finding.answer
         line = f",line={source.line}" if source.line else ""
-        place = f"file={_property(source.file)}{line},title={_property(answer.code)}"
-        yield f"::{_GITHUB_COMMANDS[answer.level]} {place}::{_escape(describe(finding))}"
+        properties = f"file={_property(source.file)}{line},title={_property(answer.code)}"
+        yield f"::{_GITHUB_COMMANDS[answer.level]} {properties}::{_escape(describe(finding))}"
 
 
 def _escape(text: str) -> str:

@@ -73,10 +73,10 @@ class Place(NamedTuple):
     def put_before(self, messages: Iterable[str]) -> list[str]:
         """Put the place before each of *messages*, unless it begins with the file."""
         file = f"{self.file}/" if self.option else self.file
-        place = f"{self.option} {self.value}".strip() or (f"{file}:{self.line}" if file and self.line else file)
-        if not place:
+        prefix = f"{self.option} {self.value}".strip() or (f"{file}:{self.line}" if file and self.line else file)
+        if not prefix:
             return list(messages)
-        return [message if self.file and message.startswith(file) else f"{place}: {message}" for message in messages]
+        return [message if self.file and message.startswith(file) else f"{prefix}: {message}" for message in messages]
 
 
 NOWHERE = Place()
@@ -145,30 +145,18 @@ def _handle_flag(ctx: click.Context, parameter: click.Parameter, value: bool) ->
     setattr(ctx.ensure_object(Session), str(parameter.name), True)
 
 
+def _session_flag(*names: str, summary: str, eager: bool = False) -> click.Option:
+    return click.Option(names, is_flag=True, is_eager=eager, expose_value=False, callback=_handle_flag, help=summary)
+
+
 #: Of ``alignup`` and of ``kubectl alignup``.
-VERSION_OPTION = click.Option(
-    ["-V", "--version"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_handle_flag,
-    help="Show the version.",
-)
+VERSION_OPTION = _session_flag("-V", "--version", summary="Show the version.", eager=True)
 #: Accepted before and after the command's name.
-DEBUG_OPTION = click.Option(
-    ["--debug"],
-    is_flag=True,
-    expose_value=False,
-    callback=_handle_flag,
-    help="Print the Python traceback of an error (or set ALIGNUP_DEBUG).",
-)
+DEBUG_OPTION = _session_flag("--debug", summary="Print the Python traceback of an error (or set ALIGNUP_DEBUG).")
 #: Of the commands that read manifests.
-_IGNORE_UNKNOWN_OPTION = click.Option(
-    ["--ignore-unknown-fields"],
-    is_flag=True,
-    expose_value=False,
-    callback=_handle_flag,
-    help="Read manifests with fields that Kubernetes does not have, and name them in notes.",
+_IGNORE_UNKNOWN_OPTION = _session_flag(
+    "--ignore-unknown-fields",
+    summary="Read manifests with fields that Kubernetes does not have, and name them in notes.",
 )
 
 

@@ -14,7 +14,7 @@ from alignup.cli.app import Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
-from alignup.run import audit
+from alignup.run import audit, nri_audit
 from alignup.run.audit import AuditReport, DriftKind
 
 DRIFTED = FAILED
@@ -63,7 +63,6 @@ def command(*, fix: bool, nri_dir: Path | None, output: str, agent: AgentOptions
 
 def _audit_containers(directory: Path) -> AuditReport:
     from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
-    from alignup.run import nri_audit  # noqa: PLC0415
 
     with inputs.input_errors(Place("--nri"), advice="Give the --state-dir of 'alignup nri'."):
         return nri_audit.audit_containers(directory, now=time.time(), pause=lambda: time.sleep(_PAUSE))

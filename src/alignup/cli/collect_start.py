@@ -61,8 +61,8 @@ def _finish(path: Path, collected: Collection) -> None:
     """Say what to do with the archive, or what is missing in it."""
     terminal.print_line(str(path))
     if lacking := missing_inputs(collected):
-        given = " ".join(f"{name} …" for name in lacking.values())
-        _say(f"The archive lacks {' and '.join(lacking)}: alignup why {path} {given}")
+        options = " ".join(f"{name} …" for name in lacking.values())
+        _say(f"The archive lacks {' and '.join(lacking)}: alignup why {path} {options}")
         raise click.exceptions.Exit(INCOMPLETE)
     _say(f"Explain it on any machine with: alignup why {path}")
 

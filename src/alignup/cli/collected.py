@@ -64,7 +64,7 @@ def unpacked(options: HostOptions, file: str) -> Iterator[UnpackedArchive]:
 
 def _given(options: HostOptions) -> set[str]:
     """Return which options about parts were given."""
-    given = {
+    values = {
         "--machine": options.machine,
         "--config": options.config or options.config_dir,
         "--kubelet-dir": options.state,
@@ -73,14 +73,14 @@ def _given(options: HostOptions) -> set[str]:
         "--set": options.changes,
         "--kubernetes-version": options.kubernetes_version,
     }
-    return {name for name, value in given.items() if value}
+    return {name for name, value in values.items() if value}
 
 
 def _check_parts(options: HostOptions, collection: Collection, file: str) -> None:
     """Refuse to guess: an absent machine is not this one, and an absent state is not that of an empty node."""
-    given = _given(options)
+    option_names = _given(options)
     for title, option in missing_inputs(collection).items():
-        if option not in given:
+        if option not in option_names:
             reasons = "; ".join(f"{part.title}: {part.problem}" for part in collection.index.missing)
             advice = f"Give {option}, or collect it again" + (f" ({reasons})." if reasons else ".")
             raise InputError(f"the archive lacks {title}", place=Place(file=file), advice=advice)
@@ -125,5 +125,5 @@ def _renamed(loaded: LoadedWorkloads, name: str, file: str) -> LoadedWorkloads:
             for work in loaded.workloads
         ),
         tuple(warning.replace(name, file) for warning in loaded.warnings),
-        tuple(replace(place, file=place.file.replace(name, file)) for place in loaded.claims),
+        tuple(replace(location, file=location.file.replace(name, file)) for location in loaded.claims),
     )

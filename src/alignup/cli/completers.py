@@ -53,9 +53,9 @@ def complete_parts(names: Callable[[], Iterable[str]]) -> Completer:
     """Return a completer for a comma-separated list of *names*."""
 
     def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        before, comma, _ = incomplete.rpartition(",")
-        taken = before.split(",")
-        return _starting_with(incomplete, [f"{before}{comma}{name}" for name in names() if name not in taken])
+        previous, comma, _ = incomplete.rpartition(",")
+        used_names = previous.split(",")
+        return _starting_with(incomplete, [f"{previous}{comma}{name}" for name in names() if name not in used_names])
 
     return complete
 

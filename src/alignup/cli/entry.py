@@ -141,12 +141,12 @@ def _similar_options(name: str, command: click.Command) -> list[str]:
     if name not in {"--gpu", "--gpus"}:
         return []
     options = {option for parameter in command.params for option in parameter.opts}
-    known = {
+    replacements = {
         "--gpus": "--gpus N",
         "--device": "--device nvidia.com/gpu=N",
         "--devices": "--devices nvidia.com/gpu=N@NODE",
     }
-    return [text for option, text in known.items() if option in options]
+    return [text for option, text in replacements.items() if option in options]
 
 
 def _similar_commands(name: str, group: click.Group, context: click.Context) -> list[str]:

@@ -35,7 +35,7 @@ from alignup.align.settings import FeatureGates
 from alignup.align.workload import validation
 from alignup.atomic_files import open_input
 from alignup.cli.app import NOWHERE, FailureError, InputError, Place, Session
-from alignup.cli.machine import load_machine, machine_place
+from alignup.cli.machine_input import load_machine, machine_place
 from alignup.cli.object_names import parse_object_name, parse_selector
 from alignup.cli.options import (
     PREVIEW,
@@ -172,14 +172,14 @@ def node_release(options: NodeOptions, machine: Machine) -> tuple[Release, tuple
     context = click.get_current_context(silent=True)
     if options.kubernetes_version is not None or (context and context.meta.get(PREVIEW)):
         return read_release(options.kubernetes_version)
-    version, place = machine.kubelet_version, f"in {options.machine}"
+    version, origin = machine.kubelet_version, f"in {options.machine}"
     if options.machine is None:
-        from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - starts a process, seldom needed
+        from alignup.kubernetes.kubelet_files import kubelet_version  # noqa: PLC0415 - imports subprocess and shutil
 
-        version, place = kubelet_version.find_kubelet_version(), "of this machine"
+        version, origin = kubelet_version.find_kubelet_version(), "of this machine"
     if version:
         with suppress(SettingsError):
-            notes = (f"the kubelet {place} is {version}", release_note(version))
+            notes = (f"the kubelet {origin} is {version}", release_note(version))
             return find_release(version), tuple(filter(None, notes))
     return NEWEST, ()
 
@@ -280,22 +280,22 @@ def load_providers(names: Sequence[str], machine: Machine) -> list[Provider[Any]
         return []
     from importlib.metadata import entry_points  # noqa: PLC0415 - only with --provider
 
-    known = {point.name: point for point in entry_points(group=PROVIDERS)}
+    points = {point.name: point for point in entry_points(group=PROVIDERS)}
     providers: list[Provider[Any]] = []
     for name in names:
-        if name not in known:
-            advice = f"Choose from {', '.join(sorted(known))}." if known else "Install a package that has one."
+        if name not in points:
+            advice = f"Choose from {', '.join(sorted(points))}." if points else "Install a package that has one."
             message = f"no installed package has a provider {name} (entry points of {PROVIDERS})"
             raise InputError(message, place=Place("--provider"), advice=advice)
         try:
-            provider = known[name].load()(machine)
+            provider = points[name].load()(machine)
             methods = [method for method in _PROVIDER_METHODS if not callable(getattr(provider, method, None))]
         except Exception as error:
             message = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value) from error
+            raise InputError(message, place=Place("--provider", value=name), advice=points[name].value) from error
         if methods:
             message = f"has no {', '.join(methods)}: it is not a provider (docs/own-provider.md)"
-            raise InputError(message, place=Place("--provider", value=name), advice=known[name].value)
+            raise InputError(message, place=Place("--provider", value=name), advice=points[name].value)
         providers.append(provider)
     return providers
 
@@ -349,7 +349,7 @@ _KUBECTL_ERROR = re.compile(r'^(?:error: |E\d{4} .*"command failed" err=")(.*?)"
 
 def read_kustomization(directory: str, gates: FeatureGates) -> LoadedWorkloads:
     """Return what ``kubectl kustomize`` renders."""
-    import subprocess  # noqa: PLC0415 - only for -k
+    import subprocess  # noqa: PLC0415 - slow to import, only for -k
 
     place = Place("-k", file=directory)
     try:
@@ -387,7 +387,7 @@ def read_workloads(files: tuple[str, ...], release: Release = NEWEST) -> tuple[t
     loaded = read_manifests(files, FeatureGates(release=release))
     if not loaded.claims:
         return loaded.workloads, loaded.warnings
-    kinds = ", ".join(sorted({place.part["kind"] for place in loaded.claims}))
+    kinds = ", ".join(sorted({location.part["kind"] for location in loaded.claims}))
     return loaded.workloads, (*loaded.warnings, f"skipped {kinds}: this command does not consider them")
 
 

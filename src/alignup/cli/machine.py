@@ -1,22 +1,26 @@
 """``alignup machine``: show or record the topology of a machine."""
 
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from alignup.align.errors import AlignError
+from alignup.align.machine import Machine
+from alignup.align.release import find_release, release_note
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, Place, define_command, examples
 from alignup.cli.completers import complete_machines
+from alignup.cli.machine_input import load_machine, machine_place
 from alignup.cli.options import output_option
-
-if TYPE_CHECKING:
-    from alignup.align.machine import Machine
+from alignup.kubernetes.kubelet_files.kubelet_version import find_kubelet_version
+from alignup.machines import device_links, machine_file, record_script
+from alignup.machines import record as write_recording
+from alignup.picture.machine_svg import draw_svg
+from alignup.picture.machine_text import draw_text
+from alignup.picture.pcie_tree import draw_matrix
+from alignup.picture.text_format import format_size, pluralize
 
 _ADVICE = "See 'alignup machine show --help' for the forms of MACHINE."
 _SYNTHETIC = "alignup machine show 'pack:2 numa:1 core:8 pu:2'"
@@ -67,9 +71,6 @@ def show(  # noqa: PLR0913 - options
     hwloc XML, cAdvisor's MachineInfo, or a synthetic machine as one argument (default: this machine). A file for
     --links shows its devices only. alignup reads the YAML and JSON output back.
     """
-    from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
-    from alignup.machines import device_links, machine_file  # noqa: PLC0415
-
     if matrix and (output != "text" or kubelet):
         raise click.UsageError("--matrix is text, and does not go with --kubelet: -o json has all pairs of devices")
     if version is not None:
@@ -81,8 +82,6 @@ def show(  # noqa: PLR0913 - options
         with _input_errors(_ADVICE, Place("--links", file=str(file))):
             described = device_links.load_links(described, file)
     if matrix:
-        from alignup.picture.pcie_tree import draw_matrix  # noqa: PLC0415 - slow to import
-
         terminal.print_document("".join(f"{line}\n" for line in draw_matrix(described)))
         return
     if kubelet:
@@ -97,16 +96,12 @@ def show(  # noqa: PLR0913 - options
             gaps=gaps,
         ).with_reported(described.devices)
     if output == "svg":
-        from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415 - slow to import
-
         terminal.print_document(draw_svg(described))
     elif output == "yaml":
         terminal.print_document(machine_file.dump(described))
     elif output == "json":
         terminal.print_document(machine_file.dump_json(described) + "\n")
     else:
-        from alignup.picture.machine_text import draw_text  # noqa: PLC0415 - slow to import
-
         terminal.print_lines(draw_text(described, width=terminal.width()))
 
 
@@ -132,11 +127,6 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
     The recording holds no host name, user, serial number or address. It names the version of the kubelet that is
     installed here. Other commands take it as --machine, and answer for that kubelet.
     """
-    from alignup.kubernetes.kubelet_files.kubelet_version import find_kubelet_version  # noqa: PLC0415 - not for --help
-    from alignup.machines import record as write  # noqa: PLC0415
-    from alignup.machines import record_script  # noqa: PLC0415
-    from alignup.picture.text_format import format_size, pluralize  # noqa: PLC0415
-
     if script == (file is not None):
         raise click.UsageError("Give either FILE or --script.")
     if file is None:
@@ -152,7 +142,7 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         terminal.waiting_message(f"Recording {root}"),
         _input_errors("Give a directory with sys and proc in it.", Place("--root", file=str(root))),
     ):
-        recorded = write(root, file, kubelet_version=find_kubelet_version() if root == Path("/") else "")
+        recorded = write_recording(root, file, kubelet_version=find_kubelet_version() if root == Path("/") else "")
     cpus, nodes = pluralize(len(recorded.cpus), "CPU"), pluralize(len(recorded.nodes), "NUMA node")
     kubelet = f" and the version of the kubelet ({version})" if (version := recorded.kubelet_version) else ""
     size = format_size(file.stat().st_size)
@@ -165,8 +155,6 @@ command.add_command(record)
 
 def _print_release(version: str, *, kubelet: bool) -> None:
     """Say that the kubelet's view does not depend on its release; an error if *version* is not one of Kubernetes."""
-    from alignup.align.release import find_release, release_note  # noqa: PLC0415 - seldom needed
-
     if not kubelet:
         raise click.UsageError("--kubernetes-version is the release of the kubelet: add --kubelet")
     with _input_errors("Give a release, such as 1.35 or v1.35.8.", Place("--kubernetes-version")):
@@ -180,22 +168,3 @@ def _input_errors(advice: str, place: Place) -> Iterator[None]:
         yield
     except AlignError as error:
         raise InputError(str(error), place=place, advice=advice) from error
-
-
-def machine_place(machine: str | None, option: str = "") -> Place:
-    """Return where an error in a machine is: in its file, in *option*, or on this machine."""
-    if machine is None:
-        return Place(detail="on this machine")
-    if os.path.lexists(machine):
-        return Place(file=machine)
-    return Place(option)
-
-
-def load_machine(machine: str | None, *, devices_only: bool = False) -> "Machine":
-    from alignup.machines import discover, load  # noqa: PLC0415 - slow to import
-
-    if machine is None:
-        return discover()
-    # Synthetic levels have colons or are numbers alone; documents have brackets or line breaks.
-    is_path = machine.strip() and not re.search(r"[:<{\n\0]", machine) and not re.fullmatch(r"[\d\s]*", machine)
-    return load(Path(machine) if is_path else machine, devices_only=devices_only)

@@ -105,9 +105,9 @@ def _lines(host: Host, node_plan: NodePlan) -> Iterator[Line]:
         controller = node_plan.controllers[step.pod.uid]
         fate = f"{controller} creates it again" if controller else "it has no controller, so it is lost"
         yield from paragraph(f"evict {step.name}: {fate}", prefix=f"  {number}. ")
-    given = sentences.describe_allocations(node_plan.decision.placements)
+    allocations = sentences.describe_allocations(node_plan.decision.placements)
     prefix = f"  {len(evictions) + 1}. " if evictions else "  - "
-    yield from paragraph(f"{name} is admitted, decided: {given}", prefix=prefix)
+    yield from paragraph(f"{name} is admitted, decided: {allocations}", prefix=prefix)
     for title, shown in (("Before", host.ledger), ("After", node_plan.decision.after)):
         if evictions:
             yield from section(title)

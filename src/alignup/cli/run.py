@@ -1,21 +1,19 @@
 """``alignup run``: run a command on aligned CPUs, memory and devices."""
 
 import os
-import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
 from alignup.align import bits
 from alignup.align.cpus.options import OPTION_STAGES
-from alignup.align.errors import ParseError, QuantityError, SettingsError, SourceLocation
+from alignup.align.errors import ParseError, QuantityError, SettingsError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import TOPOLOGY_OPTIONS, TopologyOption
 from alignup.align.workload.names import is_extended
@@ -37,31 +35,12 @@ from alignup.run import lifecycle
 from alignup.run.agent_allocator import AgentAllocator, PolicyRefusedError, pod_manifest
 from alignup.run.lifecycle import CommandStartError
 from alignup.run.registry import RunRegistry
-from alignup.run.request import GPU, RunRejectedError, RunRequest, build_environment, missing_devices, run_name
+from alignup.run.request import GPU, RunRejectedError, RunRequest, missing_devices, run_name
 from alignup.run.run_claims import RunClaims
 from alignup.web.address import default_root
 from alignup.web.agent_client import AgentClient
 
-if TYPE_CHECKING:
-    from alignup.align.host import Host
-    from alignup.align.machine import Machine
-    from alignup.align.workload import Pod
-
 _FOREVER = "forever"
-#: What the explanation of a pod says, and what it means for a run.
-_RUN_WORDS = (
-    (r"^Pod run/(\S+) is rejected: .*", r"Run \1 is rejected: it does not fit the machine"),
-    (r"^Pod run/", "Run "),
-    (r" · \w+ pod: ", " · "),
-    (r" · \w+ pod$", ""),
-    (r"^(Container run|Whole pod)$", "The run"),
-    (r"\bcontainer run\b|\bthe pod\b", "the run"),
-    (r"^the node\b", "the machine"),
-    (r"^evict run/", "wait for the end of run/"),
-    (r"^set topologyManagerPolicy to (\S+) instead of \S+", r"use --policy \1"),
-)
-_SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
-_PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 
 
 class RunCommand(click.Command):
@@ -160,8 +139,11 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
         devices_near=_checked_demands(options.devices_near, amounts),
     )
     client = None if options.no_agent or options.machine is not None else find_agent(agent)
-    run = partial(_run_with_agent, client) if client else _run_with_ledger
-    raise click.exceptions.Exit(run(request, words, options))
+    if client is not None:
+        raise click.exceptions.Exit(_run_with_agent(client, request, words, options))
+    from alignup.cli import local_run  # noqa: PLC0415 - a run with the agent does not wait for its imports
+
+    raise click.exceptions.Exit(local_run.run_with_ledger(request, words, options))
 
 
 def parse_amounts(options: RunOptions) -> dict[str, str]:
@@ -217,8 +199,8 @@ def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
         if not equals:
             raise ParseError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
         place = Place("--option", value=name)
-        if name not in (known := (*TOPOLOGY_OPTIONS, *OPTION_STAGES)):
-            raise InputError("there is no such option", place=place, advice=f"Choose from {', '.join(known)}.")
+        if name not in (option_names := (*TOPOLOGY_OPTIONS, *OPTION_STAGES)):
+            raise InputError("there is no such option", place=place, advice=f"Choose from {', '.join(option_names)}.")
         declared = TOPOLOGY_OPTIONS.get(name) or TopologyOption("")  # those of CPUs are true or false
         try:
             declared.parse(name, options[name])
@@ -252,82 +234,14 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
         return RUN_REJECTED if missing else 0
     online = bits.parse(Path("/sys/devices/system/cpu/online").read_text("ascii").strip())
     allocator = AgentAllocator(client, online=online, explain=partial(_print_admission, file=sys.stderr))
-    return _run(allocator, request, words, options)
+    return run_command(allocator, request, words, options)
 
 
-def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
-    from alignup.align.policy_overrides import PolicyOverrides  # noqa: PLC0415 - slow to import
-    from alignup.run import local_allocator  # noqa: PLC0415
-
-    machine = _read_machine(options, gpus=GPU in request.amounts)
-    permitted = machine.kubelet_view().all_cpus
-    if options.machine is None:
-        machine, permitted = local_allocator.permitted_machine(machine)
-    settings = None
-    if options.devices or options.config is not None:
-        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
-        from alignup.kubernetes import configuration  # noqa: PLC0415
-
-        machine = inputs.add_devices(machine, options.devices)
-    if options.config is not None:
-        read = inputs.read_configuration(options.config)
-        with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
-            settings = configuration.host_settings(read, machine)
-    overrides = PolicyOverrides(options.policy, options.scope, parse_policy_options(options.policy_options), settings)
-    idle = local_allocator.build_host(machine, overrides, permitted=permitted)
-    claims = RunClaims.of_environment(os.environ, _notify)
-    allocator = local_allocator.LocalAllocator(
-        run_directory(),
-        idle,
-        permitted=permitted,
-        explain=_explain_rejection,
-        claims=claims if options.machine is None else None,
-        ignore_claims=options.ignore_claims,
-    )
-    if not options.dry_run:
-        return _run(allocator, request, words, options, claims)
-    if options.machine is None:
-        allocator.load_for_dry_run()
-    pod = local_allocator.build_pod(request)
-    _explain(allocator.host, pod)
-    decision = allocator.host.decide(pod)
-    if not decision.admitted or allocator.host.missing_devices(pod):
-        return RUN_REJECTED
-    click.echo("\nEnvironment of the command")
-    for name, value in build_environment(request, allocator.placement(decision)).items():
-        if value and name not in _PER_RUN_VARIABLES:
-            click.echo(f"  {name}={value}")
-    if options.machine is None:
-        click.echo(f"\nExclusive CPUs and devices are exclusive {_describe_exclusivity(claims, options)}")
-    return 0
-
-
-def _describe_exclusivity(claims: RunClaims, options: RunOptions) -> str:
-    own_runs = f"among the runs of this user in {run_directory()}"
-    if claims.directory is None:
-        return f"only {own_runs}: {claims.problem}"
-    if options.ignore_claims:
-        return f"{own_runs}, and among later runs of other users: --ignore-claims"
-    return f"among the runs of all users (claims in {claims.directory})"
-
-
-def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
-    """Read the machine. The GPU driver takes half a second to answer, so GPUs are read only when requested."""
-    if gpus or options.machine is not None:
-        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
-
-        return inputs.read_machine(options.machine)
-    from alignup.machines import system  # noqa: PLC0415 - not needed for --help
-    from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
-
-    return system.read_machine(FileReader(DirectoryFiles("")), name="this machine")
-
-
-def _notify(note: str) -> None:
+def notify(note: str) -> None:
     click.echo(f"note: {note}", err=True)
 
 
-def _run(
+def run_command(
     allocator: lifecycle.Allocator,
     request: RunRequest,
     words: tuple[str, ...],
@@ -335,7 +249,7 @@ def _run(
     claims: RunClaims | None = None,
 ) -> int:
     job = lifecycle.RunJob(
-        request=request, command=words, registry=RunRegistry(run_directory(), claims), method=options.by, notify=_notify
+        request=request, command=words, registry=RunRegistry(run_directory(), claims), method=options.by, notify=notify
     )
     try:
         return lifecycle.run(allocator, job, timeout=options.wait)
@@ -350,30 +264,6 @@ def _run(
     except CommandStartError as error:
         click.echo(f"alignup: {error}", err=True)
         return error.exit_code
-
-
-def _explain_rejection(host: "Host", pod: "Pod") -> None:
-    with redirect_stdout(sys.stderr):
-        _explain(host, pod)
-
-
-def _explain(host: "Host", pod: "Pod") -> None:
-    from alignup.cli import why  # noqa: PLC0415 - slow to import
-    from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
-
-    if missing := host.missing_devices(pod):
-        click.echo(f"Run {pod.name} cannot start: this machine has no {', '.join(missing)}")
-        click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
-        return
-    workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)], kubelet=False, say=_speak_of_runs)
-
-
-def _speak_of_runs(sentence: str) -> str:
-    """Return a sentence about the pod of a run in the words of this command."""
-    for pattern, words in _RUN_WORDS:
-        sentence = re.sub(pattern, words, sentence)
-    return sentence
 
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:

@@ -51,8 +51,8 @@ def table_width() -> int | None:
 def columns() -> int:
     """Like ``shutil.get_terminal_size``; shutil imports every compression library."""
     with suppress(KeyError, ValueError):
-        if given := int(os.environ["COLUMNS"]):
-            return given
+        if width := int(os.environ["COLUMNS"]):
+            return width
     with suppress(AttributeError, ValueError, OSError):  # no terminal, or standard output is closed
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     return 80

@@ -84,9 +84,9 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
     releases = [_read_present(options, host, machine), _read(options.to_version, "--to")]
     source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
     workloads, skipped = inputs.read_workloads(host.pods, releases[0]) if host.pods else ((), ())
-    asked, not_asked = inputs.read_workloads(options.files, releases[0]) if options.files else ((), ())
+    new_workloads, skipped_new = inputs.read_workloads(options.files, releases[0]) if options.files else ((), ())
     defaults = () if host.config or host.config_dir else (inputs.describe_defaults(host.changes),)
-    terminal.print_notes((*defaults, *source.notes, *skipped, *not_asked))
+    terminal.print_notes((*defaults, *source.notes, *skipped, *skipped_new))
     if host.pods and host.state is None:
         raise InputError("--pods requires --kubelet-dir", advice="Add --kubelet-dir DIR.")
     running = sorted(
@@ -104,7 +104,7 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
             machine=machine.without_cpus(source.offline),
             directory=host.state,
             pods=[work.pod for work in running],
-            waiting=[work.pod for work in asked if work.pod.uid not in uids],
+            waiting=[work.pod for work in new_workloads if work.pod.uid not in uids],
             sub_ids=sub_ids,
         )
         return upgrade.check_upgrade(node, releases)

@@ -2,16 +2,9 @@
 
 from dataclasses import dataclass
 
-import click
-
-from alignup.cli.app import FailureError, define_command
+from alignup.cli.app import define_command
 from alignup.cli.cluster_access import AccessOptions
 from alignup.cli.options import option, with_options
-
-_PERMISSIONS = (
-    "It needs permission to create secrets, to get and patch the one of the webhook, and to get and patch the webhook "
-    "configurations; deploy/kubernetes/gate/certificates.yaml grants them."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,30 +36,6 @@ def command(*, options: CertificateOptions, access: AccessOptions) -> None:
 
     The exit code is 1 when the API server refuses or has no such configuration, and 2 when the input is invalid.
     """
-    from alignup.cli.cluster_client import api_errors, ask  # noqa: PLC0415 - its libraries are extras
-    from alignup.kubernetes.api import ApiClient  # noqa: PLC0415
-    from alignup.kubernetes.api.errors import NotFoundError  # noqa: PLC0415
-    from alignup.schedule.gate.authority_installation import (  # noqa: PLC0415
-        WARNING_CONFIGURATIONS,
-        WEBHOOK_CONFIGURATIONS,
-        install_authority,
-    )
-    from alignup.schedule.gate.certificates import SECRETS, WebhookCertificates, authority_expiry  # noqa: PLC0415
+    from alignup.cli import webhook_certificates_start  # noqa: PLC0415 - its libraries are extras
 
-    async def install(client: ApiClient, default_namespace: str) -> WebhookCertificates:
-        namespace = options.namespace or default_namespace
-        return await install_authority(
-            client,
-            secret=SECRETS.at(options.secret, namespace=namespace),
-            configuration=WEBHOOK_CONFIGURATIONS.at(options.configuration),
-            names=(f"{options.service}.{namespace}.svc",),
-            warnings=WARNING_CONFIGURATIONS.at(options.warning_configuration),
-        )
-
-    try:
-        with api_errors(_PERMISSIONS):
-            certificates = ask(access, install, log_level="info")
-    except NotFoundError as error:
-        advice = "Create the namespace and the webhook configuration first: kubectl apply -k deploy/kubernetes/schedule"
-        raise FailureError(str(error), advice=advice) from error
-    click.echo(f"API servers trust the authority until {authority_expiry(certificates):%Y-%m-%d}.")
+    webhook_certificates_start.install(options, access)

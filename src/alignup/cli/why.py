@@ -38,6 +38,7 @@ from alignup.cli.options import (
     workload_argument,
     workload_option,
 )
+from alignup.explain import PodExplanation, page
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import Cell, Line
@@ -120,11 +121,11 @@ def command(  # noqa: PLR0913 - options
         raise click.UsageError("Give FILE, -f FILE or -k DIR.")
     node, loaded = read_inputs(host, files, kustomization)
     terminal.print_notes((*node.notes, *loaded.warnings))
-    chosen = inputs.select_workloads(loaded.workloads, selection, files=files or (f"{kustomization}",))
+    workloads = inputs.select_workloads(loaded.workloads, selection, files=files or (f"{kustomization}",))
     if resize:
-        _explain_resizes(node.host, chosen, output)
+        _explain_resizes(node.host, workloads, output)
         return
-    explanations = _explain(node.host, loaded, chosen, search, lenient=lenient)
+    explanations = _explain(node.host, loaded, workloads, search, lenient=lenient)
     if extras.policies:
         explanations = [explanation.with_policies(node.host) for explanation in explanations]
     _print(node, explanations, output)
@@ -136,16 +137,16 @@ def command(  # noqa: PLR0913 - options
 
 
 def _explain(
-    host: Host, loaded: LoadedWorkloads, chosen: "Sequence[Workload]", seconds: float, *, lenient: bool
+    host: Host, loaded: LoadedWorkloads, workloads: "Sequence[Workload]", seconds: float, *, lenient: bool
 ) -> "list[Explanation]":
     claims = None
-    if loaded.claims or any(workload.pod.uses_claims for workload in chosen):
+    if loaded.claims or any(workload.pod.uses_claims for workload in workloads):
         from alignup.cli import claims_output  # noqa: PLC0415 - most pods have no claims
 
         claims = claims_output.with_valid_selectors(claims_output.read_claims(loaded, host.machine))
-    terminal.print_notes(sentences.ignored_requests(host, [workload.pod for workload in chosen]))
+    terminal.print_notes(sentences.ignored_requests(host, [workload.pod for workload in workloads]))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        return [explain(host, workload, seconds=seconds, lenient=lenient, claims=claims) for workload in chosen]
+        return [explain(host, workload, seconds=seconds, lenient=lenient, claims=claims) for workload in workloads]
 
 
 def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) -> None:
@@ -160,8 +161,6 @@ def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) 
 
 
 def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -> None:
-    from alignup.explain import PodExplanation, page  # noqa: PLC0415 - only for pages
-
     answers = [
         PodExplanation(host, explained.workload.pod, explained.decision, explained.proposals, explained.unsearched)
         for explained in explanations
@@ -182,7 +181,9 @@ def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
     rows = []
     for explanation in explanations:
         decision, workload = explanation.decision, explanation.workload
-        nodes = ", ".join(dict.fromkeys(sentences.format_nodes(place.hint.nodes) for place in decision.placements))
+        nodes = ", ".join(
+            dict.fromkeys(sentences.format_nodes(placement.hint.nodes) for placement in decision.placements)
+        )
         rejection = decision.rejection
         detail = explanation.verdict if rejection is None else f"{rejection.reason}: {rejection.message}"
         detail = sentences.describe_allocations(decision.placements) if explanation.admitted else detail
@@ -210,10 +211,10 @@ def read_inputs(
 
 def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> None:
     """Print what the kubelet does when running pods get the requests of *workloads*."""
-    known = {(admitted.pod.namespace, admitted.pod.name): admitted.pod for admitted in host.ledger.pods.values()}
+    pods = {(admitted.pod.namespace, admitted.pod.name): admitted.pod for admitted in host.ledger.pods.values()}
     verdicts = []
     for workload in workloads:
-        running = known.get((workload.pod.namespace, workload.pod.name))
+        running = pods.get((workload.pod.namespace, workload.pod.name))
         if running is None:
             message = f"pod {workload.pod.namespace}/{workload.pod.name} does not run on the node"
             advice = "Give --kubelet-dir DIR and --pods FILE with it."
@@ -262,7 +263,7 @@ class Explanation(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The reason code of a pod that is not, or perhaps not, admitted; empty: it is."""
+        """The reason code of a rejection, or of a possible rejection; empty: the pod is admitted."""
         if self.missing and not self.lenient:
             return NOT_SCHEDULABLE
         if self.decision.rejection is not None:
@@ -373,8 +374,10 @@ def _verdict_lines(explanation: Explanation, say: Callable[[str], str]) -> Itera
         yield from paragraph(say(refusal.detail)) if refusal.detail else ()
     for other in explanation.others:
         nodes = ", ".join(dict.fromkeys(sentences.format_hint(step.hint) for step in other.steps))
-        given = sentences.describe_allocations(other.placements) if other.admitted else ""
-        yield from paragraph(f"Or, at random, on {nodes}: {': '.join(filter(None, (sentences.verdict(other), given)))}")
+        allocations = sentences.describe_allocations(other.placements) if other.admitted else ""
+        yield from paragraph(
+            f"Or, at random, on {nodes}: {': '.join(filter(None, (sentences.verdict(other), allocations)))}"
+        )
     if possible := sentences.describe_possible_rejection(decision):
         yield from paragraph(f"{possible[0].upper()}{possible[1:]}")
     for defect in explanation.defects:

@@ -89,7 +89,8 @@ def write(path: Path, collection: Collection) -> None:
     ):
         for name, content in {INDEX: encode(collection.index), **collection.parts}.items():
             member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o600
+            member.size = len(content)
+            member.mode = 0o600
             archive.addfile(member, io.BytesIO(content))
     if path.is_file() and not path.is_symlink():
         path.chmod(0o600)  # a file that is replaced keeps its mode

@@ -85,7 +85,7 @@ class Subject:
 
 
 class Step(NamedTuple):
-    """Requests that belong together, what they are for, and the permission that they need."""
+    """A group of requests, its purpose, and the permission that it needs."""
 
     title: str
     requests: tuple[str, ...]

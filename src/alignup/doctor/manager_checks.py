@@ -298,14 +298,14 @@ def check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     nodes, has_distances = len(inputs.view.nodes), inputs.view.distances is not None
     if message := error_message(lambda: settings.check_machine(nodes=0, distances=has_distances)):
         reason = ": the machine does not report the distances between its NUMA nodes"
-        advice, where = "remove prefer-closest-numa-nodes", f"{field}[prefer-closest-numa-nodes]"
-        errors.append(_topology_error(message, advice, where=where, reason=reason))
+        advice, field_path = "remove prefer-closest-numa-nodes", f"{field}[prefer-closest-numa-nodes]"
+        errors.append(_topology_error(message, advice, where=field_path, reason=reason))
     if message := error_message(lambda: settings.check_machine(nodes=nodes, distances=True)):
         reason = f": the machine has {nodes} NUMA nodes"
         advice = "raise the limit; admission then takes longer, since the kubelet tries every combination of nodes"
         more = {**configuration.topology_manager_policy_options, "max-allowable-numa-nodes": str(nodes)}
-        where, paste = f"{field}[max-allowable-numa-nodes]", to_yaml({field: more})
-        errors.append(_topology_error(message, advice, where=where, reason=reason, paste=paste))
+        field_path, paste = f"{field}[max-allowable-numa-nodes]", to_yaml({field: more})
+        errors.append(_topology_error(message, advice, where=field_path, reason=reason, paste=paste))
     yield from errors
     if not errors:
         dropped = inputs.has_dropped("topologyManagerScope")

@@ -149,15 +149,15 @@ class _CheckedFile:
 
     @property
     def holders(self) -> set[str]:
-        return {uid for uid, held in (self.salvaged.contents["entries"] or {}).items() if held}
+        return {uid for uid, containers in (self.salvaged.contents["entries"] or {}).items() if containers}
 
     @property
     def repair(self) -> FileRepair | None:
         if self.after is None or not (self.kubelet_error or self.dropped or self.salvaged.copy_problem):
             return None
         done = [f"restored from {self.salvaged.source}"]
-        if kept := sorted(self.holders - {entry.uid for entry in self.dropped}):
-            done.append(f"kept: the {self.resource} of {', '.join(format_pod(uid, self.pods) for uid in kept)}")
+        if uids := sorted(self.holders - {entry.uid for entry in self.dropped}):
+            done.append(f"kept: the {self.resource} of {', '.join(format_pod(uid, self.pods) for uid in uids)}")
         done += [f"dropped: {entry.holder(self.pods)}, {entry.held}" for entry in self.dropped]
         if self.salvaged.source is SalvageSource.NOTHING:
             done.append(f"all allocations of {self.resource} are lost; {_ALLOCATED_AGAIN}")
@@ -219,8 +219,8 @@ class _CheckedFile:
             summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
             findings.append(note(Area.STATE, summary, HELD_BY_UNKNOWN_POD, where=name))
         if not self.kubelet_error and not repair:
-            held = f"{self.resource} held by {pluralize(len(self.holders), 'pod')}"
-            findings.append(ok(Area.STATE, f"policy {salvaged.contents['policyName']}, {held}", where=name))
+            contents = f"{self.resource} held by {pluralize(len(self.holders), 'pod')}"
+            findings.append(ok(Area.STATE, f"policy {salvaged.contents['policyName']}, {contents}", where=name))
         return StateCheck(tuple(findings), (repair,) if repair else ())
 
 
@@ -324,14 +324,14 @@ def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
             yield f"{type_} is {'new' if old_table is None else 'gone'}"
             continue
         was = {name: format_quantity(old_table[name]) for name in old_table}
-        total, reserved, left = (format_quantity(amount) for amount in table[:3])
+        total, reserved, allocatable = (format_quantity(amount) for amount in table[:3])
         written = "when the file was written, now"
         if was["total"] != total:
             yield f"{was['total']} of {type_} {written} {total}"
         if was["systemReserved"] != reserved:
             yield f"{was['systemReserved']} of {type_} was reserved {written} {reserved}"
-        if (was["total"], was["systemReserved"]) == (total, reserved) and was["allocatable"] != left:
-            yield f"{was['allocatable']} of {type_} was allocatable {written} {left}"
+        if (was["total"], was["systemReserved"]) == (total, reserved) and was["allocatable"] != allocatable:
+            yield f"{was['allocatable']} of {type_} was allocatable {written} {allocatable}"
 
 
 def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
@@ -351,8 +351,8 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         done.append(f"restored from {SalvageSource.REST}")
         done += [f"dropped: {unread} unreadable entries"] if unread else []
     state, dropped = repair_devices(state, pods=pods)
-    if kept := sorted({entry.uid for entry in state.entries}):
-        done.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in kept)}")
+    if uids := sorted({entry.uid for entry in state.entries}):
+        done.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in uids)}")
     for entry in dropped:
         summary = f"{entry.holder(pods)} holds {entry.held}: {entry.reason}"
         findings.append(
@@ -361,21 +361,21 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         done.append(f"dropped: {entry.holder(pods)}, {entry.held}")
     findings += _missing_devices(state, config, pods)
     if not findings:
-        findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_PATH))
+        findings.append(ok(Area.STATE, f"devices held by {pluralize(len(uids), 'pod')}", where=DEVICE_PATH))
     if resources := sorted({entry.resource for entry in state.entries}):
         summary = f"pods hold devices of {', '.join(resources)}; a defect of the kubelet: {LATE_PLUGIN.sentence}"
         advice = f"{TAINT_UNTIL_READY}; {_ONLY_NEW}"
         findings.append(note(Area.STATE, summary, LATE_DEVICE_PLUGIN, advice=advice, where=DEVICE_PATH))
-    after = state_files.dump_device_state(state)
+    repaired = state_files.dump_device_state(state)
     broken = any(finding.severity is Severity.WARNING for finding in findings)
-    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, after, tuple(done)),) if broken else ())
+    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, repaired, tuple(done)),) if broken else ())
 
 
 def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
     """Yield allocated devices that were not healthy when the file was written, and more than the machine declares."""
-    held: dict[str, set[str]] = {}
+    devices: dict[str, set[str]] = {}
     for entry in state.entries:
-        held.setdefault(entry.resource, set()).update(entry.nodes)
+        devices.setdefault(entry.resource, set()).update(entry.nodes)
         if missing := sorted(entry.nodes.keys() - set(state.registered.get(entry.resource) or ())):
             summary = (
                 f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} "
@@ -383,7 +383,7 @@ def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) 
             )
             yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
     declared = Counter(device.resource for device in config.devices)
-    for resource, ids in sorted(held.items()):
+    for resource, ids in sorted(devices.items()):
         if 0 < declared[resource] < len(ids):
             summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"
             yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
@@ -404,11 +404,11 @@ class _Kept(Generic[Held]):
     def keep(self, uid: str, containers: dict[str, Held], whole: Held | None) -> None:
         """Keep what fits; the pod-level allocation *whole* is kept or dropped with those of all containers."""
         if whole is None:
-            for name, held in containers.items():
-                if conflict := self.try_hold(uid, held):
-                    self.drop(uid, name, held, conflict)
+            for name, holding in containers.items():
+                if conflict := self.try_hold(uid, holding):
+                    self.drop(uid, name, holding, conflict)
                 else:
-                    self.held.setdefault(uid, {})[name] = held
+                    self.held.setdefault(uid, {})[name] = holding
             return
         conflict = self.try_hold(uid, whole) if containers else (self.never_released, False)
         if conflict:
@@ -417,8 +417,8 @@ class _Kept(Generic[Held]):
             self.held[uid] = containers
             self.pods.add(uid)
 
-    def drop(self, uid: str, container: str, held: Held, conflict: _Conflict) -> None:
-        self.dropped.append(DroppedEntry(uid, container, self.format(held), *conflict))
+    def drop(self, uid: str, container: str, holding: Held, conflict: _Conflict) -> None:
+        self.dropped.append(DroppedEntry(uid, container, self.format(holding), *conflict))
 
 
 def _containers_by_pod(contents: Contents) -> dict[str, Mapping[str, Any]]:
@@ -450,7 +450,7 @@ def repair_cpus(
         owners[uid] = owners.get(uid, 0) | cpus
         return None
 
-    kept = _Kept(format_cpus, try_hold, "no container of the pod has any, so they would never be released")
+    repair = _Kept(format_cpus, try_hold, "no container of the pod has any, so they would never be released")
     pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
     for uid in sorted({**stored, **pod_wide}, key=lambda uid: uid not in names):
         containers = {}
@@ -459,44 +459,44 @@ def repair_cpus(
                 containers[name] = bits.parse(text)
             except ParseError as error:
                 reason = f"the list is invalid ({error})"
-                kept.dropped.append(DroppedEntry(uid, name, f"CPUs {bits.quote(text)}", reason))
-        kept.keep(uid, containers, pod_wide[uid] | bits.union(containers.values()) if uid in pod_wide else None)
+                repair.dropped.append(DroppedEntry(uid, name, f"CPUs {bits.quote(text)}", reason))
+        repair.keep(uid, containers, pod_wide[uid] | bits.union(containers.values()) if uid in pod_wide else None)
     state = CpuState(
         policy=CpuPolicy.STATIC,
-        default=_shared_cpus(kept, owners, provider),  # which may drop pods
-        entries=kept.held,
-        pod_entries={uid: cpus for uid, cpus in pod_wide.items() if uid in kept.pods},
-        baselines=_baselines(contents, kept.held, provider.view.all_cpus)
+        default=_shared_cpus(repair, owners, provider),  # which may drop pods
+        entries=repair.held,
+        pod_entries={uid: cpus for uid, cpus in pod_wide.items() if uid in repair.pods},
+        baselines=_baselines(contents, repair.held, provider.view.all_cpus)
         if gates.on(state_files.BASELINES_GATE)
         else {},
     )
-    return state, kept.dropped
+    return state, repair.dropped
 
 
-def _shared_cpus(kept: _Kept[CpuSet], owners: dict[str, CpuSet], provider: CpuProvider) -> CpuSet:
+def _shared_cpus(repair: _Kept[CpuSet], owners: dict[str, CpuSet], provider: CpuProvider) -> CpuSet:
     """Return all other CPUs; drop pods until there are some."""
     all_cpus = provider.view.all_cpus
     if provider.options.strict_cpu_reservation:
         all_cpus &= ~provider.reserved
-    while kept.held and not all_cpus & ~bits.union(owners.values()):
-        uid = min(kept.held, key=lambda uid: (owners[uid].bit_count(), uid))
+    while repair.held and not all_cpus & ~bits.union(owners.values()):
+        uid = min(repair.held, key=lambda uid: (owners[uid].bit_count(), uid))
         reason = "the shared pool would be empty, and no kubelet starts on that; the pod gets the same CPUs again"
-        kept.drop(uid, "", owners.pop(uid), (reason, True))
-        kept.pods.discard(uid)
-        del kept.held[uid]
+        repair.drop(uid, "", owners.pop(uid), (reason, True))
+        repair.pods.discard(uid)
+        del repair.held[uid]
     return all_cpus & ~bits.union(owners.values())
 
 
 def _baselines(
-    contents: Contents, held: Mapping[str, Mapping[str, CpuSet]], known: CpuSet
+    contents: Contents, holdings: Mapping[str, Mapping[str, CpuSet]], possible_cpus: CpuSet
 ) -> dict[str, dict[str, CpuSet]]:
     """Return what containers held before a resize, or what they hold now if that makes no sense."""
-    before: Mapping[str, Any] = contents["baselines"] or {}
+    recorded: Mapping[str, Any] = contents["baselines"] or {}
     baselines: dict[str, dict[str, CpuSet]] = {}
-    for uid, containers in held.items():
+    for uid, containers in holdings.items():
         for name, cpus in containers.items():
-            stored = (before.get(uid) or {}).get(name, 0)
-            baselines.setdefault(uid, {})[name] = cpus if not stored or stored & ~known else stored
+            stored = (recorded.get(uid) or {}).get(name, 0)
+            baselines.setdefault(uid, {})[name] = cpus if not stored or stored & ~possible_cpus else stored
     return baselines
 
 
@@ -521,12 +521,12 @@ def repair_memory(
 
     def try_hold(_uid: str, blocks: tuple[Block, ...]) -> _Conflict | None:
         nonlocal ledger
-        after = ledger
+        changed = ledger
         for block in blocks:
-            if conflict := _memory_conflict(after, block):
+            if conflict := _memory_conflict(changed, block):
                 return conflict
-            after = after.give("", "", blocks=(block,))
-        ledger = after
+            changed = changed.give("", "", blocks=(block,))
+        ledger = changed
         return None
 
     def priority(uid: str) -> tuple[bool, int]:
@@ -534,17 +534,19 @@ def repair_memory(
         blocks = [*pod_wide.get(uid, ()), *chain.from_iterable(stored.get(uid, {}).values())]
         return uid not in (pods or {}), -max((block.nodes.bit_count() for block in blocks), default=0)
 
-    kept = _Kept(_format_blocks, try_hold, "no container of the pod has any, so it would never be released")
+    repair = _Kept(_format_blocks, try_hold, "no container of the pod has any, so it would never be released")
     for uid in sorted({**stored, **pod_wide}, key=priority):
-        kept.keep(uid, stored.get(uid, {}), pod_wide.get(uid))
-    pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in kept.pods}
+        repair.keep(uid, stored.get(uid, {}), pod_wide.get(uid))
+    pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in repair.pods}
     charged = [*pod_entries.values()]
-    charged += [blocks for uid, held in kept.held.items() if uid not in kept.pods for blocks in held.values()]
-    after = idle
+    charged += [
+        blocks for uid, allocations in repair.held.items() if uid not in repair.pods for blocks in allocations.values()
+    ]
+    ledger_of_pods = idle
     for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
-        after = after.give("", "", blocks=(block,))  # groups first, as the kubelet checks it
-    state = MemoryState(policy=policy, machine_state=after.nodes, entries=kept.held, pod_entries=pod_entries)
-    return state, kept.dropped
+        ledger_of_pods = ledger_of_pods.give("", "", blocks=(block,))  # groups first, as the kubelet checks it
+    state = MemoryState(policy=policy, machine_state=ledger_of_pods.nodes, entries=repair.held, pod_entries=pod_entries)
+    return state, repair.dropped
 
 
 def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:

@@ -92,7 +92,7 @@ def check_upgrade(node: UpgradedNode, releases: Sequence[Release]) -> UpgradeRep
     """
     old, new = releases
     names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in node.pods}
-    before, after = (
+    old_findings, new_findings = (
         (
             *diagnose(
                 replace(node.source, release=release), node.machine, directory=node.directory, pods=names
@@ -101,21 +101,21 @@ def check_upgrade(node: UpgradedNode, releases: Sequence[Release]) -> UpgradeRep
         )
         for release in releases
     )
-    present = {_identity(finding) for finding in before}
+    present = {_identity(finding) for finding in old_findings}
     report = UpgradeReport(
         old=old,
         new=new,
         findings=tuple(
             finding
-            for finding in after
+            for finding in new_findings
             if finding.severity in {Severity.ERROR, Severity.WARNING} and _identity(finding) not in present
         ),
-        shared=tuple(finding for finding in filter(_is_error, after) if _identity(finding) in present),
+        shared=tuple(finding for finding in filter(_is_error, new_findings) if _identity(finding) in present),
     )
-    if any(map(_is_error, after)):
+    if any(map(_is_error, new_findings)):
         return report
     restarted, unchecked = _restart(node, new)
-    previous = Restart({}, restarted.host) if any(map(_is_error, before)) else _restart(node, old)[0]
+    previous = Restart({}, restarted.host) if any(map(_is_error, old_findings)) else _restart(node, old)[0]
     return replace(
         report,
         pods=compare_restarts(previous, restarted, node.waiting),
@@ -127,8 +127,8 @@ def check_upgrade(node: UpgradedNode, releases: Sequence[Release]) -> UpgradeRep
 
 def _item(finding: Finding, more: str = "") -> UpgradeItem:
     severity = UpgradeSeverity.NOT_STARTED if _is_error(finding) else UpgradeSeverity.WARNING
-    where = f"{finding.where}: " if finding.where else ""
-    return UpgradeItem(severity, f"{where}{finding.kubelet_message or finding.summary}{more}", finding.advice)
+    prefix = f"{finding.where}: " if finding.where else ""
+    return UpgradeItem(severity, f"{prefix}{finding.kubelet_message or finding.summary}{more}", finding.advice)
 
 
 def _sub_id_findings(node: UpgradedNode, release: Release) -> Iterator[Finding]:

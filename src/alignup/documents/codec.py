@@ -41,8 +41,8 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
 def timestamp(seconds: float) -> Timestamp:
     """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``; the years are 1 to 9999."""
-    known = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
-    return datetime.fromtimestamp(known, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    clamped = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
+    return datetime.fromtimestamp(clamped, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds_of(timestamp: str | None) -> float:

@@ -202,9 +202,9 @@ class RecentDocuments:
 
     def document(self, decision: Decision) -> DecisionDocument:
         """Return the document of *decision*; at worst, two threads build it twice."""
-        kept = self._kept.get(id(decision))
-        if kept is not None and kept[0] is decision:
-            return kept[1]
+        entry = self._kept.get(id(decision))
+        if entry is not None and entry[0] is decision:
+            return entry[1]
         document = decision_document(decision)
         if len(self._kept) >= self._size:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread removes it, too
@@ -219,7 +219,7 @@ recent_documents = RecentDocuments()
 
 def placement_document(placement: Placement) -> PlacementDocument:
     hint, choices = HintDocument.of(placement.hint), placement.choices
-    documents = {resource: choices_document(each) for resource, each in choices.items()} if choices else {}
+    documents = {resource: choices_document(choice) for resource, choice in choices.items()} if choices else {}
     return PlacementDocument(placement.container, hint, placement.as_text(), documents)
 
 
@@ -310,11 +310,11 @@ def _placement(document: PlacementDocument) -> Placement:
         resource: DeviceChoices(
             document.container,
             resource,
-            tuple([tuple([Pool(pool.take, tuple(pool.ids)) for pool in option]) for option in each.options]),
-            each.may_crash,
-            tuple(each.notes),
+            tuple([tuple([Pool(pool.take, tuple(pool.ids)) for pool in option]) for option in choice.options]),
+            choice.may_crash,
+            tuple(choice.notes),
         )
-        for resource, each in document.choices.items()
+        for resource, choice in document.choices.items()
     }
     return replace(placement, choices=choices) if choices else placement
 

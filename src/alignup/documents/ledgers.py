@@ -148,18 +148,20 @@ def holdings(ledger: Ledger, uid: str) -> tuple[CpuHoldings, MemoryHoldings, Dev
     cpus, memory = ledger.cpus, ledger.memory
     cpu_holdings, memory_holdings = _NO_CPUS, _NO_MEMORY
     if uid in cpus.held or uid in cpus.pod_held:
-        containers = {name: bits.show(held) for name, held in cpus.held.get(uid, {}).items()}
+        containers = {name: bits.show(members) for name, members in cpus.held.get(uid, {}).items()}
         cpu_holdings = CpuHoldings(containers, show_or_none(cpus.pod_held.get(uid)))
     if (blocks := memory.held.get(uid)) is not None:
-        memory_holdings = MemoryHoldings({name: _block_documents(held) for name, held in blocks.items()})
+        memory_holdings = MemoryHoldings(
+            {name: _block_documents(blocks_of_container) for name, blocks_of_container in blocks.items()}
+        )
     if (pod_blocks := memory.pod_held.get(uid)) is not None:
         memory_holdings = memory_holdings.replace(pod=_block_documents(pod_blocks))
     devices = {
         container: {
             resource: {id_: device_nodes(ledger.devices, resource, id_) for id_ in ids}
-            for resource, ids in held.items()
+            for resource, ids in ids_by_resource.items()
         }
-        for container, held in ledger.devices.held.get(uid, {}).items()
+        for container, ids_by_resource in ledger.devices.held.get(uid, {}).items()
     }
     return cpu_holdings, memory_holdings, devices
 
@@ -178,8 +180,8 @@ def device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
 def check_holders(ledger: Ledger) -> None:
     """Raise ``StateError`` if a pod that is not in the ledger holds something: it would not be stored."""
     cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
-    for held in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
-        if unknown := held.keys() - ledger.pods.keys():
+    for holders in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
+        if unknown := holders.keys() - ledger.pods.keys():
             raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")
 
 
@@ -236,7 +238,7 @@ class PodEntry(NamedTuple):
     def owned_blocks(self) -> Iterator["OwnedBlock"]:
         """Yield the charged blocks with their owners."""
         blocks = {None: self.pod_memory} if self.pod_memory is not None else self.memory or {}
-        return (OwnedBlock(self.uid, self.owner(name), block) for name, held in blocks.items() for block in held)
+        return (OwnedBlock(self.uid, self.owner(name), block) for name, owned in blocks.items() for block in owned)
 
 
 class OwnedBlock(NamedTuple):
@@ -355,14 +357,14 @@ def make_entry(
 
 def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLedger, conflicts: Conflicts) -> CpuLedger:
     everything = bits.union(idle.node_cpus.values())
-    taken = reduce(or_, [entry.owned for entry in entries], 0)
-    if taken & ~(everything & idle.shared & ~idle.reserved) or are_held_twice(entries):
+    pod_cpus = reduce(or_, [entry.owned for entry in entries], 0)
+    if pod_cpus & ~(everything & idle.shared & ~idle.reserved) or are_held_twice(entries):
         conflicts += _cpu_conflicts(entries, idle, everything)
     lost = bits.parse(residue.lost) & everything
     reusable = residue.reusable
     return replace(
         idle,
-        shared=idle.shared & ~taken & ~lost,
+        shared=idle.shared & ~pod_cpus & ~lost,
         held={entry.uid: entry.cpus for entry in entries if entry.cpus},
         pod_held={entry.uid: entry.pod_cpus for entry in entries if entry.pod_cpus is not None},
         reusable=None if reusable is None else (reusable.pod, bits.parse(reusable.cpus) & everything),
@@ -377,17 +379,17 @@ def are_held_twice(entries: Collection[PodEntry]) -> bool:
 
 
 def _cpu_conflicts(entries: Iterable[PodEntry], idle: CpuLedger, everything: CpuSet) -> Iterator[tuple[str, str]]:
-    before: list[PodEntry] = []
-    taken = 0
+    earlier: list[PodEntry] = []
+    earlier_cpus = 0
     for entry in entries:
         parts = [(entry.owner(name), cpus) for name, cpus in entry.cpus.items()]
         if entry.pod_cpus is not None:
             parts.append((entry.owner(), entry.pod_cpus))
         for owner, cpus in parts:
-            others = before if cpus & taken else ()
+            others = earlier if cpus & earlier_cpus else ()
             yield from ((entry.uid, text) for text in _cpu_problems(cpus, owner, idle, everything, others))
-        before.append(entry)
-        taken |= entry.owned
+        earlier.append(entry)
+        earlier_cpus |= entry.owned
 
 
 def _cpu_problems(
@@ -482,17 +484,17 @@ def _charged_nodes(
         for (_, type_, size), number in blocks.items():
             sizes[type_] = sizes.get(type_, 0) + number * size
         conflicts += _shortages(group, sizes, entries, idle)
-        kept: ReservedBytes = {node: reserved.get(node, {}) for node in bits.members(group)}
-        if not any(kept.values()) or not _fits(kept, sizes, idle):
-            kept = _reserve_in_order(kept, sizes, idle)
-        for node, taken in kept.items():
+        reserved_by_node: ReservedBytes = {node: reserved.get(node, {}) for node in bits.members(group)}
+        if not any(reserved_by_node.values()) or not _fits(reserved_by_node, sizes, idle):
+            reserved_by_node = _reserve_in_order(reserved_by_node, sizes, idle)
+        for node, reserved_here in reserved_by_node.items():
             if node in nodes:
                 raise ParseError(
                     f"memory is held on NUMA nodes {bits.show(nodes[node].cells)} and on {bits.show(group)}, "
                     f"but node {node} can belong to one group only"
                 )
             tables = idle.nodes[node].tables
-            changed = {type_: tables[type_].take(size) for type_, size in taken.items() if type_ in tables}
+            changed = {type_: tables[type_].take(size) for type_, size in reserved_here.items() if type_ in tables}
             nodes[node] = NodeMemory(group, blocks.total(), {**tables, **changed})
     return nodes
 
@@ -508,30 +510,32 @@ def _shortages(
         for uid, owner, block in reversed(charged):
             if over > 0 and (block.nodes, block.type) == (group, type_) and block.size:
                 over -= block.size
-                where = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"
-                held = f"{block.size} bytes of {owner}: {size} bytes are held there, but only {available} exist"
-                yield uid, f"{where} is too small for {held}"
+                area = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"
+                need = f"{block.size} bytes of {owner}: {size} bytes are held there, but only {available} exist"
+                yield uid, f"{area} is too small for {need}"
 
 
 def _fits(reserved: ReservedBytes, sizes: Sizes, idle: MemoryLedger) -> bool:
     """Return whether *reserved* adds up to *sizes* and no node has more than it can hold."""
     total: Counter[str] = Counter()
-    for node, taken in reserved.items():
-        total.update(taken)
+    for node, amounts in reserved.items():
+        total.update(amounts)
         tables = idle.nodes[node].tables
-        if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in taken.items()):
+        if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in amounts.items()):
             return False
     return +total == +Counter(sizes)
 
 
 def _reserve_in_order(nodes: Iterable[int], sizes: Sizes, idle: MemoryLedger) -> dict[int, dict[str, int]]:
     """Spread *sizes* over *nodes* as if they were idle: fill the lowest node first."""
-    left = dict(sizes)
+    missing = dict(sizes)
     reserved: dict[int, dict[str, int]] = {}
     for node in nodes:
         tables = idle.nodes[node].tables
-        reserved[node] = {type_: min(size, tables.get(type_, EMPTY_TABLE).allocatable) for type_, size in left.items()}
-        left = {type_: size - reserved[node][type_] for type_, size in left.items()}
+        reserved[node] = {
+            type_: min(size, tables.get(type_, EMPTY_TABLE).allocatable) for type_, size in missing.items()
+        }
+        missing = {type_: size - reserved[node][type_] for type_, size in missing.items()}
     return reserved
 
 

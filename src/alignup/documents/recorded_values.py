@@ -105,7 +105,7 @@ def _is_data(type_: type) -> bool:
 
 
 class ValueWriter:
-    """Writes the values of one file, or, with *alone*, each so that it can be compared with others."""
+    """Writes the values of one file; with *alone*, each value is complete, so that two values can be compared."""
 
     def __init__(self, *, alone: bool = False) -> None:
         self._alone = alone
@@ -158,16 +158,16 @@ class ValueWriter:
     def _object_writer(self, type_: type) -> Callable[[Any], Any]:
         tag, plan = _names()[type_], _fields(type_)
         once = type_ in _WRITTEN_ONCE
-        known = self._file if once else self._line
+        entries = self._file if once else self._line
         has_identity = not self._alone and (once or type_ is Entry or not _is_frozen(type_))
 
         def write(value: Any) -> dict[str, Any]:  # noqa: ANN401 - of this type
             document: dict[str, Any] = {"$": tag}
             if has_identity:
-                if (entry := known.get(id(value))) is not None:
+                if (entry := entries.get(id(value))) is not None:
                     return {"#": entry[1]}
                 document["#"] = number = next(self._numbers)
-                known[id(value)] = (value, number)
+                entries[id(value)] = (value, number)
             for name, default in plan:
                 part = getattr(value, name)
                 if part is not default and (type(part) is not type(default) or part != default):

@@ -121,14 +121,16 @@ class _ArchiveReader(io.RawIOBase):
     def __init__(self, file: Path, source: "_Content", limit: Callable[[str], int]) -> None:
         self.contents: dict[str, bytes] = {}
         self.links: dict[str, str] = {}
-        self._file, self._source, self._limit = file, source, limit
+        self._file = file
+        self._source = source
+        self._limit = limit
         self._left = MAX_ARCHIVE_BYTES
         self._header = 0  #: bytes read since the last member or part of its content
         self._kept = 0  #: bytes of names and contents
 
     def read(self, size: int = -1) -> bytes:
-        wanted = self._left + 1 if size < 0 else min(size, self._left + 1)
-        chunk = self._source.read(wanted)
+        count = self._left + 1 if size < 0 else min(size, self._left + 1)
+        chunk = self._source.read(count)
         self._left -= len(chunk)
         self._header += len(chunk)
         if self._left < 0:
@@ -182,9 +184,9 @@ class _ArchiveReader(io.RawIOBase):
         file = archive.extractfile(member)
         while file and (chunk := file.read(_CHUNK)):
             self._header = 0
-            taken = chunk[: limit + 1 - len(content)]
-            self._keep(len(taken))
-            content += taken
+            part = chunk[: limit + 1 - len(content)]
+            self._keep(len(part))
+            content += part
         return bytes(content)
 
     def _keep(self, size: int) -> None:
@@ -233,12 +235,12 @@ class _XzReader(io.BufferedIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        wanted = -1 if size is None else size
+        count = -1 if size is None else size
         while not self._decompressor.eof:
             stored = self._stored.read(2 * _CHUNK) if self._decompressor.needs_input else b""
             if not stored and self._decompressor.needs_input:
                 raise EOFError("the xz data ends too early")
-            if content := self._decompressor.decompress(stored, wanted):
+            if content := self._decompressor.decompress(stored, count):
                 return content
         return b""
 
@@ -279,10 +281,12 @@ def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
         member = tarfile.TarInfo(path)
         target = files.link(path)
         if path.endswith("/"):
-            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            member.type = tarfile.DIRTYPE
+            member.mode = 0o755
             yield member, b""
         elif target is not None:
-            member.type, member.linkname = tarfile.SYMTYPE, target
+            member.type = tarfile.SYMTYPE
+            member.linkname = target
             yield member, b""
         elif (content := _recorded_content(files, path)) is not None:
             member.size = len(content)

@@ -100,7 +100,7 @@ class MachineInfo:
 
 
 def _huge_pages(pages: list[_Pages] | None) -> tuple[HugePages, ...]:
-    return tuple(HugePages(size=each.page_size * 1024, count=each.num_pages) for each in pages or ())
+    return tuple(HugePages(size=page.page_size * 1024, count=page.num_pages) for page in pages or ())
 
 
 def from_machine_info(document: object, *, name: str) -> Machine:

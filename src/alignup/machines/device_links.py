@@ -335,7 +335,7 @@ def _nvlinks(counts: dict[tuple[str, str], int]) -> Iterator[DeviceLink]:
         if is_complete and count * (len(island) - 1) > _MOST_DIRECT:
             yield DeviceLink(LinkKind.NVSWITCH, island, count)
         else:
-            yield from (DeviceLink(LinkKind.NVLINK, pair, each) for pair, each in pairs.items() if each)
+            yield from (DeviceLink(LinkKind.NVLINK, pair, count) for pair, count in pairs.items() if count)
 
 
 def _only_devices(

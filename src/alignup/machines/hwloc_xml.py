@@ -143,8 +143,8 @@ class _Reader:
         parent = self._open[-1] if self._open else None
         self._open.append(parent)
         if tag == "object":
-            kept = {name: value for name, value in attributes.items() if name in _ATTRIBUTES}
-            self._open[-1] = element = _Object(attributes.get("type", ""), kept, parent)
+            relevant = {name: value for name, value in attributes.items() if name in _ATTRIBUTES}
+            self._open[-1] = element = _Object(attributes.get("type", ""), relevant, parent)
             self.objects.append(element)
             if parent and element.kind == "OSDev":
                 parent.children.append(element)
@@ -192,8 +192,8 @@ class _Reader:
 
 def _machine(reader: _Reader, *, name: str) -> Machine:
     by_type: dict[str, list[_Object]] = {}
-    for each in reader.objects:
-        by_type.setdefault(each.type, []).append(each)
+    for object_ in reader.objects:
+        by_type.setdefault(object_.type, []).append(object_)
     units = _numbered(by_type.get("pu", ()), "CPUs", most=MAX_CPUS, below=MAX_CPU_ID, name=name)
     nodes = _numbered(by_type.get("numa", ()), "NUMA nodes", most=MAX_NODES, below=MAX_NODE_ID, name=name)
     online = bits.of(unit.index or 0 for unit in units)
@@ -203,9 +203,9 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
     for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
         node_by_cpu = dict.fromkeys(bits.members(node.cpus & online), node.index or 0) | node_by_cpu
     sockets = number_groups(
-        (each.index, each.cpus & online) for each in by_type.get("package", ()) if each.cpus & online
+        (object_.index, object_.cpus & online) for object_ in by_type.get("package", ()) if object_.cpus & online
     )
-    caches = number_groups((each.index, each.cpus & online) for each in by_type.get("l3", ()))
+    caches = number_groups((object_.index, object_.cpus & online) for object_ in by_type.get("l3", ()))
     cores: dict[int, int] = {}
     for core in by_type.get("core", ()):
         if threads := core.cpus & online:
@@ -239,10 +239,10 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
 
 def _numbered(objects: Iterable[_Object], kind: str, *, most: int, below: int, name: str) -> list[_Object]:
     """Return the *objects* with a number."""
-    numbered = [each for each in objects if each.index is not None and each.index >= 0]
+    numbered = [object_ for object_ in objects if object_.index is not None and object_.index >= 0]
     if len(numbered) > most:
         raise SourceError(f"{name} has {len(numbered)} {kind}: expected at most {most}")
-    if too_large := next((each.index for each in numbered if (each.index or 0) >= below), None):
+    if too_large := next((object_.index for object_ in numbered if (object_.index or 0) >= below), None):
         raise SourceError(f"{name} has {kind} with the number {too_large}: expected at most {below - 1}")
     return numbered
 
@@ -255,9 +255,9 @@ def _node(node: _Object) -> NumaNode:
 
 
 def _distances(elements: list[_DistanceElement], nodes: list[_Object]) -> Distances | None:
-    for each in (element for element in elements if element.kind == "NUMANode"):
-        ids = [_integer(index) for index in each.indexes] or [node.index for node in nodes]
-        values = [_integer(value.partition(".")[0]) for value in each.values]
+    for object_ in (element for element in elements if element.kind == "NUMANode"):
+        ids = [_integer(index) for index in object_.indexes] or [node.index for node in nodes]
+        values = [_integer(value.partition(".")[0]) for value in object_.values]
         node_ids = [node for node in ids if node is not None]
         distances = [value for value in values if value is not None]
         if set(node_ids) == {node.index for node in nodes} and len(distances) == len(node_ids) ** 2 > 0:
@@ -309,7 +309,7 @@ def _path(device: _Object) -> PciPath | None:
 
 def _links(reader: _Reader) -> Iterator[DeviceLink]:
     """Yield the links in matrices of bandwidth; their number follows from the bandwidth of one link."""
-    objects = {f"{each.kind}:{each.attributes.get('gp_index')}": each for each in reader.objects}
+    objects = {f"{object_.kind}:{object_.attributes.get('gp_index')}": object_ for object_ in reader.objects}
     for element in reader.distances:
         kind = _LINKS.get(element.name)
         prefix = f"{element.kind}:" if element.kind else ""
@@ -322,7 +322,9 @@ def _links(reader: _Reader) -> Iterator[DeviceLink]:
         }
         between = [rate for rate in pairs.values() if rate > 0]
         usual = _NVLINK_RATES if kind is LinkKind.NVLINK else ()
-        rate = next((each for each in usual if not any(rate % each for rate in between)), min(between, default=1))
+        rate = next(
+            (distance for distance in usual if not any(rate % distance for rate in between)), min(between, default=1)
+        )
         counts = LinkCounts(kind)
         for (a, b), between_both in pairs.items():
             first, second = ends[a], ends[b]

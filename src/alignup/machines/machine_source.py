@@ -134,15 +134,15 @@ def _parse_text(text: str, path: Path | None = None, *, devices_only: bool = Fal
 def add_devices(machine: Machine, texts: Iterable[str]) -> Machine:
     """Return *machine* with the devices of *texts*, which replace its devices of the same resources."""
     declared = parse_devices(texts)
-    known = {node.id for node in machine.nodes}
+    node_ids = {node.id for node in machine.nodes}
     for device in declared:
-        unknown = [node for node in bits.members(device.nodes or 0) if node not in known]
+        unknown = [node for node in bits.members(device.nodes or 0) if node not in node_ids]
         if unknown:
-            available = bits.show(bits.of(known))
+            available = bits.show(bits.of(node_ids))
             raise ParseError(f"{device.resource}: this machine has no NUMA node {unknown[0]}, only {available}")
     resources = {device.resource for device in declared}
-    kept = (device for device in machine.devices if device.resource not in resources)
-    return machine.with_reported((*kept, *declared))
+    others = (device for device in machine.devices if device.resource not in resources)
+    return machine.with_reported((*others, *declared))
 
 
 def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:

@@ -50,7 +50,7 @@ _TYPES = {
     "module": "group",
 }
 #: For a text without types: the levels in the order of their importance, and in the order of nesting.
-_WANTED = ("numa", "package", "core", "l2", "l1", "l3", "l1i")
+_USUAL_KINDS = ("numa", "package", "core", "l2", "l1", "l3", "l1i")
 _OUTER_FIRST = ("package", "numa", "l3", "l2", "l1", "l1i", "core")
 
 _UNITS = {"": 1}
@@ -195,7 +195,7 @@ def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
     for part in text.split():
         name, _, value = part.partition("=")
         if name not in {*sizes, "indexes"} or name in values or not value:
-            expected = " and ".join(f"'{each}=…'" for each in (*sizes, "indexes"))
+            expected = " and ".join(f"'{name}=…'" for name in (*sizes, "indexes"))
             raise ParseError(f"{token!r}: cannot use {part!r}: expected {expected}, each at most once")
         values[name] = value
         if name in sizes:
@@ -221,21 +221,21 @@ def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
     has_attached = any(level.attached for level in levels if level.kind != "numa")
     if untyped:
         # hwloc gives these types to the levels of a text without types.
-        wanted = [kind for kind in _WANTED if kind != "numa" or not has_attached][: len(inner)]
-        kinds = ["group"] * (len(inner) - len(wanted)) + sorted(wanted, key=_OUTER_FIRST.index)
-        inner = list(map(_usual, inner, kinds))
+        usual_kinds = [kind for kind in _USUAL_KINDS if kind != "numa" or not has_attached][: len(inner)]
+        groups = ["group"] * (len(inner) - len(usual_kinds))
+        inner = list(map(_usual, inner, groups + sorted(usual_kinds, key=_OUTER_FIRST.index)))
     typed = (*inner, replace(last, kind="pu"))
-    seen: set[str | None] = set()
+    kinds: set[str | None] = set()
     for level in typed:
-        if level.kind in seen and level.kind != "group":
+        if level.kind in kinds and level.kind != "group":
             raise ParseError(f"{level.token!r}: expected at most one level of {level.kind}")
-        if level.kind == "package" and "core" in seen:
+        if level.kind == "package" and "core" in kinds:
             raise ParseError(f"{level.token!r}: expected packages above cores")
         if level.kind == "numa" and (has_attached or len(level.attached) > 1):
             raise ParseError(f"{level.token!r}: expected NUMA nodes either as a level or attached, not both")
-        seen.add(level.kind)
+        kinds.add(level.kind)
     return (
-        (machine, *typed) if has_attached or "numa" in seen else (machine, _usual(_Level("", None, 1), "numa"), *typed)
+        (machine, *typed) if has_attached or "numa" in kinds else (machine, _usual(_Level("", None, 1), "numa"), *typed)
     )
 
 

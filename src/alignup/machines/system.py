@@ -96,13 +96,13 @@ def _read_kubelet_version(files: FileReader) -> str:
 
 def _read_report(files: FileReader) -> CadvisorReport:
     try:
-        seen = cadvisor.read_machine_info(files)
+        info = cadvisor.read_machine_info(files)
     except cadvisor.CadvisorError as error:
         files.add_gap(f"cAdvisor gives up on this machine, so the kubelet gets no CPUs: {error}")
         return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor.count_sockets(files), nodes=())
-    if any(node.node_id < 0 for node in seen.topology or ()):
+    if any(node.node_id < 0 for node in info.topology or ()):
         files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
-    return seen.report()
+    return info.report()
 
 
 def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
@@ -163,7 +163,7 @@ def read_path(directory: str) -> PciPath | None:
 def _names(files: FileReader, device: str) -> tuple[str, ...]:
     """Return the names of a device: network interfaces, RDMA devices, NVMe controllers."""
     virtual = [f"{device}/{name}" for name in files.names(device) if name.startswith("virtio")]
-    folders = [f"{place}/{kind}" for place in (device, *virtual) for kind in _NAMED]
+    folders = [f"{directory}/{kind}" for directory in (device, *virtual) for kind in _NAMED]
     names = [name for folder in folders if files.has(folder) for name in files.names(folder)]
     return tuple(sorted(names)[:MAX_NAMES])
 
@@ -202,8 +202,8 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
             device = replace(device, names=names, node=node, uuid=gpu.uuid)  # noqa: PLW2901 - with its names
             nodes[normal_address(device.address)] = device.node
         pci.append(device)
-    placed = [(gpu.uuid, nodes.get(normal_address(gpu.address))) for gpu in gpus]
-    devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in placed]
+    gpu_nodes = [(gpu.uuid, nodes.get(normal_address(gpu.address))) for gpu in gpus]
+    devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in gpu_nodes]
     links: tuple[DeviceLink, ...] = ()
     gaps = machine.gaps
     if len(listed) > 1:
@@ -214,7 +214,7 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
 
 
 def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:
-    """Return the GPUs that NVIDIA's driver lists, in the order of their addresses, which is that of their numbers."""
+    """Return the GPUs that NVIDIA's driver lists, by address, as the driver numbers them."""
     gpus = []
     for address in files.names(DRIVER) if files.has(DRIVER) else ():
         lines = (files.read(f"{DRIVER}/{address}/information") or "").splitlines()

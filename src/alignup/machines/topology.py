@@ -57,10 +57,10 @@ def read_online_cpus(files: FileReader) -> tuple[CpuSet, CpuSet]:
 
 def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
     """Yield the online CPUs; one without a state is online if its topology is known, or if no topology is."""
-    placed = bits.of(cpu for cpu in bits.members(present) if files.names(f"{CPU}/cpu{cpu}/topology"))
+    described_cpus = bits.of(cpu for cpu in bits.members(present) if files.names(f"{CPU}/cpu{cpu}/topology"))
     for cpu in bits.members(present):
         state = files.text(f"{CPU}/cpu{cpu}/online")
-        if state != "0" and (state is not None or not placed or placed >> cpu & 1):
+        if state != "0" and (state is not None or not described_cpus or described_cpus >> cpu & 1):
             yield cpu
 
 
@@ -77,12 +77,12 @@ def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple
 
 def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> Iterator[CpuSet]:
     """Yield *cpus* in groups, as the lowest CPU of each lists them; a CPU without a list is in no group."""
-    left = cpus
-    while left:
-        lowest = (left & -left).bit_length() - 1
+    remaining = cpus
+    while remaining:
+        lowest = (remaining & -remaining).bit_length() - 1
         members = siblings(lowest)
-        group = 1 << lowest | ((members or 0) & left)
-        left &= ~group
+        group = 1 << lowest | ((members or 0) & remaining)
+        remaining &= ~group
         if members is not None:
             yield group
 
@@ -91,14 +91,14 @@ def number_groups(groups: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]
     """Map each CPU to the number of its group: the group's own if it has a unique one, else the first unused."""
     numbers: dict[int, int] = {}
     unnumbered: list[CpuSet] = []
-    taken: set[int] = set()
+    used_ids: set[int] = set()
     for number, group in groups:
-        if number is None or number < 0 or number in taken:
+        if number is None or number < 0 or number in used_ids:
             unnumbered.append(group)
             continue
-        taken.add(number)
+        used_ids.add(number)
         numbers |= dict.fromkeys(bits.members(group), number)
-    free = iter(number for number in range(len(taken) + len(unnumbered)) if number not in taken)
+    free = iter(number for number in range(len(used_ids) + len(unnumbered)) if number not in used_ids)
     for group in unnumbered:
         numbers |= dict.fromkeys(bits.members(group), next(free))
     return numbers
@@ -271,7 +271,7 @@ def read_nodes(files: FileReader, nodes: Sequence[int]) -> tuple[NumaNode, ...]:
     for node in nodes:
         here = f"{NODE}/node{node}"
         memory, pages = read_memory(files, f"{here}/meminfo"), read_hugepages(files, f"{here}/hugepages")
-        huge = sum(each.bytes for each in pages)
+        huge = sum(pages_of_size.bytes for pages_of_size in pages)
         if memory is not None and memory < huge:
             files.add_gap(f"NUMA node {node} reports {memory} bytes of memory, but {huge} bytes of huge pages")
             memory = None

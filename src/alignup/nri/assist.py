@@ -99,8 +99,8 @@ class AssistPlugin(NriPlugin):
         self, pods: Sequence[wire.PodSandbox], containers: Sequence[wire.Container]
     ) -> Sequence[wire.ContainerUpdate]:
         by_id = {pod.id: pod for pod in pods}
-        for known in (self._containers, self._created, self._unconfirmed):
-            known.clear()
+        for containers_by_id in (self._containers, self._created, self._unconfirmed):
+            containers_by_id.clear()
         for uid in self._shares.keys() - {pod.uid for pod in pods}:  # removed while this process was not connected
             del self._shares[uid]
         for container in containers:
@@ -162,7 +162,7 @@ class AssistPlugin(NriPlugin):
 
     @property
     def containers(self) -> Collection[RunningContainer]:
-        """The containers that run, with what they were given."""
+        """The running containers with their CPUs and memory nodes."""
         return self._containers.values()
 
     async def rebalance(self, connection: PluginConnection) -> None:
@@ -263,8 +263,8 @@ def _pods(pool: KubeletPool, containers: Iterable[RunningContainer]) -> list[Sha
 def _update(container: RunningContainer, share: PoolShare, everything: PoolShare) -> wire.ContainerUpdate | None:
     """Return the change from what *container* has to *share*; a container without a set has *everything*."""
     cpus = share.cpus if (container.cpus or everything.cpus) != share.cpus else 0
-    wanted = share.memory_nodes
-    memory_nodes = wanted if (container.memory_nodes or everything.memory_nodes) != wanted else 0
+    has_nodes = (container.memory_nodes or everything.memory_nodes) == share.memory_nodes
+    memory_nodes = 0 if has_nodes else share.memory_nodes
     return container_update(container.id, cpus, memory_nodes) if cpus or memory_nodes else None
 
 

@@ -282,7 +282,7 @@ class DecidePlugin(AssistPlugin):
         return container_update(container.id, cpus, nodes) if cpus or nodes else None
 
     def _adjust(self, container: RunningContainer, adjust: wire.ContainerAdjustment) -> None:
-        """Give a new container what it holds."""
+        """Set the CPUs and memory nodes of a new container in *adjust*."""
         sets = self._sets(container.pod, container.name)
         if sets == (0, 0):
             return

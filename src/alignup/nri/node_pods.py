@@ -75,10 +75,10 @@ class NodePods:
 
         ``AlignError`` if it cannot be decided on now.
         """
-        known = await self._wait_for(sandbox)
-        if known is None:
+        known_pod = await self._wait_for(sandbox)
+        if known_pod is None:
             return None
-        pod = replace(known.pod, annotations=dict(sandbox.annotations))
+        pod = replace(known_pod.pod, annotations=dict(sandbox.annotations))
         return await self._with_devices(pod) if _has_devices(pod) else RequestedPod(pod, {})
 
     async def _wait_for(self, sandbox: wire.PodSandbox) -> KnownPod | None:
@@ -99,25 +99,27 @@ class NodePods:
         listed = {(entry.namespace, entry.name): entry for entry in await self._list()}.get((pod.namespace, pod.name))
         if listed is None:
             raise UnknownPodError(f"the kubelet lists no devices of pod {pod.namespace}/{pod.name} yet")
-        placed: dict[DeviceId, Device] = {}
+        claim_devices: dict[DeviceId, Device] = {}
         addresses: dict[str, str] = {}
         if any(container.claims for container in listed.containers.values()):
             devices, _ = usable_devices(self._slices().slices or ())
             for device in place_devices(devices, self._machine)[0]:
-                placed[device.id] = Device("", str(device.id), device.nodes)
+                claim_devices[device.id] = Device("", str(device.id), device.nodes)
                 addresses[str(device.id)] = str(device.attributes.get(PCI_BUS_ID, device.id))
-        devices_by_container = {name: _by_resource(each, placed) for name, each in listed.containers.items()}
+        devices_by_container = {
+            name: _by_resource(resources, claim_devices) for name, resources in listed.containers.items()
+        }
         return RequestedPod(pod, devices_by_container, addresses)
 
 
-def _by_resource(container: ListedResources, placed: Mapping[DeviceId, Device]) -> dict[str, tuple[Device, ...]]:
+def _by_resource(container: ListedResources, claim_devices: Mapping[DeviceId, Device]) -> dict[str, tuple[Device, ...]]:
     """Return the devices of plugins by resource, and those of claims by claim."""
     devices: dict[str, tuple[Device, ...]] = {}
     for device in container.devices:
         devices[device.resource] = (*devices.get(device.resource, ()), device)
     for claim, ids in container.claims.items():
         name = f"{CLAIM}{claim}"
-        devices[name] = tuple(replace(placed.get(id_, Device("", str(id_), None)), resource=name) for id_ in ids)
+        devices[name] = tuple(replace(claim_devices.get(id_, Device("", str(id_), None)), resource=name) for id_ in ids)
     return devices
 
 

@@ -43,11 +43,11 @@ def place_slices(slices: Iterable[Slice], machine: Machine) -> PlacedDevices:
         left_out = f"{len(usable) - MAX_CLAIM_DEVICES} of {len(usable)} devices in ResourceSlices are left out"
         problems += (f"{left_out} {OWN_LIMIT}",)
         usable = usable[:MAX_CLAIM_DEVICES]
-    placed, wrong = place_devices(usable, machine)
+    devices, wrong = place_devices(usable, machine)
     return PlacedDevices(
         tuple(
             SliceDevice(device.id, _reported(device.attributes), nodes=device.nodes, shared=device.shared)
-            for device in placed
+            for device in devices
         ),
         frozenset(device.id for slice_ in slices for device in slice_.devices),
         (*problems, *wrong),
@@ -69,9 +69,12 @@ class JoinedClaims(NamedTuple):
 
 
 def join_claims(
-    placed: PlacedDevices | None, listed: Mapping[str, ListedPod], others: Iterable[ListedPod], pods: Iterable[Pod]
+    slice_devices: PlacedDevices | None,
+    listed: Mapping[str, ListedPod],
+    others: Iterable[ListedPod],
+    pods: Iterable[Pod],
 ) -> JoinedClaims:
-    """Join the devices in slices with what live pods hold; *placed* is ``None`` if no slices could be read.
+    """Join the devices in slices with what live pods hold; *slice_devices* is ``None`` if no slices could be read.
 
     *listed* are the pods of PodResources by uid, *others* those whose uid is unknown, *pods* those of the API server.
     """
@@ -80,30 +83,35 @@ def join_claims(
         for uid, pod in listed.items()
         if (containers := {name: container.claims for name, container in pod.containers.items() if container.claims})
     }
-    ledger = ClaimLedger(placed.devices if placed else (), device_keys)
+    ledger = ClaimLedger(slice_devices.devices if slice_devices else (), device_keys)
     gaps = [
         f"pod {pod.namespace}/{pod.name} holds devices of claims, but its uid is unknown"
         for pod in others
         if any(container.claims for container in pod.containers.values())
     ]
-    if device_keys and placed is None:
+    if device_keys and slice_devices is None:
         gaps.append("the NUMA nodes of claimed devices are unknown: no ResourceSlices of this node could be read")
     for pod in pods:
         users = [container.name for container in pod.all_containers if container.resources.claims]
         if pod.uid in listed and pod.uid not in device_keys and not all(map(pod.is_ordinary_init, users)):
             gaps.append(f"pod {pod.namespace}/{pod.name} has claims, but PodResources lists no device of them")
-    contradictions = (*(placed.problems if placed else ()), *_wrong_holders(ledger, placed, listed))
+    contradictions = (
+        *(slice_devices.problems if slice_devices else ()),
+        *_wrong_holders(ledger, slice_devices, listed),
+    )
     return JoinedClaims(ledger if ledger.devices or ledger.held else None, tuple(gaps), contradictions)
 
 
-def _wrong_holders(ledger: ClaimLedger, placed: PlacedDevices | None, listed: Mapping[str, ListedPod]) -> Iterator[str]:
+def _wrong_holders(
+    ledger: ClaimLedger, slice_devices: PlacedDevices | None, listed: Mapping[str, ListedPod]
+) -> Iterator[str]:
     holders: dict[DeviceId, dict[str, str]] = {}  # device → claim → its first pod
     for uid in ledger.held:
         pod = f"{listed[uid].namespace}/{listed[uid].name}"
         for claim, ids in ledger.claims_of(uid).items():
             for id_ in ids:
                 holders.setdefault(id_, {}).setdefault(claim, pod)
-            unknown = [id_ for id_ in ids if placed and id_ not in placed.listed]
+            unknown = [id_ for id_ in ids if slice_devices and id_ not in slice_devices.listed]
             if unknown:
                 devices = name_devices(unknown)
                 yield f"pod {pod} holds {devices} of claim {claim}, which no ResourceSlice of this node has"

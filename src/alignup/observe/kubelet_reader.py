@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
 CONFIG_NAME = "config.yaml"
-ALLOCATABLE_SECONDS = 10.0  #: for which what can be allocated is kept, while nothing tells that it has changed
+ALLOCATABLE_SECONDS = 10.0  #: how long the allocatable devices are cached, unless a change is seen
 _ATTEMPTS = 4  #: to read files that do not change meanwhile
 _CLAIM_FILE = "dra_manager_state"  #: written after claims have been prepared, which is after the admission
 
@@ -175,13 +175,13 @@ class KubeletReader:
 
     async def read(self) -> Sources:
         """Read everything else, and the machine and configuration if they have not been read."""
-        while (known := self._known) is None:
+        while (parts := self._known) is None:
             await self.refresh()
-        gates = feature_gates.resolve(known.configuration.feature_gates, known.configuration.release)
+        gates = feature_gates.resolve(parts.configuration.feature_gates, parts.configuration.release)
         for _ in range(_ATTEMPTS):
             old_versions = self._versions()
             files, allocated, file_gaps = self._read_files(gates)
-            listed, allocatable, gaps = None, None, [*known.gaps, *file_gaps]
+            listed, allocatable, gaps = None, None, [*parts.gaps, *file_gaps]
             try:
                 listed, allocatable = await self._read_pod_resources(
                     files.devices.registered if files.devices else None
@@ -197,10 +197,10 @@ class KubeletReader:
         if slice_gap:
             gaps.append(slice_gap)
         return Sources(
-            machine=known.machine,
-            configuration=known.configuration,
-            sub_ids=known.sub_ids,
-            addresses=known.addresses,
+            machine=parts.machine,
+            configuration=parts.configuration,
+            sub_ids=parts.sub_ids,
+            addresses=parts.addresses,
             files=files,
             allocated=allocated,
             listed=listed,
@@ -233,14 +233,14 @@ class KubeletReader:
         try:
             # The file of devices exists only once a device plugin has registered.
             files = state_files.read_state_files(
-                self.paths.directory, gates=gates, devices_optional=True, known=self._files
+                self.paths.directory, gates=gates, devices_optional=True, cache=self._files
             )
         except FileError as error:
             if not self.paths.directory.is_dir():
                 raise
             return KubeletFiles(), None, [str(error)]
         try:
-            return files, read_allocated_pods(self.paths.directory, known=self._files), []
+            return files, read_allocated_pods(self.paths.directory, cache=self._files), []
         except AlignError as error:
             return files, None, [str(error)]
 

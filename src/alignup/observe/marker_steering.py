@@ -143,10 +143,10 @@ class Markers:
         return bits.union(marker.nodes or 0 for marker in self._markers)
 
     @contextmanager
-    def withdrawn(self, wanted: NodeSet) -> Iterator[None]:
-        """Withdraw the markers of all other NUMA nodes than *wanted*, allocated ones included, inside the context."""
+    def withdrawn(self, nodes: NodeSet) -> Iterator[None]:
+        """Withdraw the markers of all other NUMA nodes than *nodes*, allocated ones included, inside the context."""
         self.withdrawals += 1
-        self._wanted = wanted
+        self._wanted = nodes
         self._hidden = True
         self._report()
         try:
@@ -180,9 +180,9 @@ class Markers:
         self.refresh()  # a kubelet that restarts can have another configuration
 
     def _report(self) -> None:
-        wanted = self._wanted
+        nodes = self._wanted
         self.plugin.set_devices(
-            marker if wanted is None or (marker.nodes or 0) & wanted else replace(marker, healthy=False)
+            marker if nodes is None or (marker.nodes or 0) & nodes else replace(marker, healthy=False)
             for marker in self._markers
         )
         self._metrics.withdrawn.set(sum(not marker.healthy for marker in self.plugin.devices))
@@ -202,11 +202,11 @@ class MarkerHoldings:
             text = atomic_files.read(self._path)
         if text is not None and text != self._known[0]:
             with suppress(AlignError):
-                held: dict[str, int] = {}
+                counts: dict[str, int] = {}
                 for entry in parse_device_state(text, path=str(self._path)).entries:
                     if entry.resource == MARKER_RESOURCE:
-                        held[entry.uid] = held.get(entry.uid, 0) + 1
-                self._known = text, held
+                        counts[entry.uid] = counts.get(entry.uid, 0) + 1
+                self._known = text, counts
         return self._known[1]
 
 
@@ -330,13 +330,13 @@ class Steering:
         self.markers.refresh()
         text = instruction.spec.numa_nodes
         try:
-            wanted = bits.parse(text)
+            nodes = bits.parse(text)
         except ParseError:
-            wanted = 0
-        if not wanted or wanted & ~self.markers.nodes:
+            nodes = 0
+        if not nodes or nodes & ~self.markers.nodes:
             have = bits.show(self.markers.nodes) or "none"
             raise _EndError(SteeringPhase.FAILED, f"NUMA nodes {text or 'none'} are wanted, and markers are on {have}")
-        return wanted
+        return nodes
 
     async def _wait_for_admissions(self, instruction: SteeringInstruction) -> None:
         """Wait until no pod with markers is being admitted."""
@@ -397,11 +397,11 @@ class Steering:
     def _waiting_pods(self) -> list[str]:
         """Return the names of pods that are bound to the node, request markers, and hold none yet."""
         pods = self.pods() or {}
-        held = self.holdings.read() if pods else {}
+        holders = self.holdings.read() if pods else {}
         return [
-            f"{known.pod.namespace}/{known.pod.name}"
-            for uid, known in pods.items()
-            if not known.finished and not known.reported and uid not in held and _requests_markers(known)
+            f"{pod.pod.namespace}/{pod.pod.name}"
+            for uid, pod in pods.items()
+            if not pod.finished and not pod.reported and uid not in holders and _requests_markers(pod)
         ]
 
     def _check_interruption(self, instruction: SteeringInstruction) -> None:

@@ -104,34 +104,34 @@ class UnchangedParts:
 
     def with_allocations(self, pods: Iterable[tuple[Pod, AllocatedPod | None]]) -> list[Pod]:
         """Return *pods* with the resources that the kubelet counts with, if these are known."""
-        before, self._pods, changed = self._pods, {}, []
+        earlier, self._pods, changed = self._pods, {}, []
         for pod, allocated in pods:
             if allocated is not None:
-                known = before.get(pod.uid)
-                if known is None or known[0] is not pod or known[1] != allocated:
-                    known = pod, allocated, with_allocation(pod, allocated)
-                self._pods[pod.uid] = known
+                entry = earlier.get(pod.uid)
+                if entry is None or entry[0] is not pod or entry[1] != allocated:
+                    entry = pod, allocated, with_allocation(pod, allocated)
+                self._pods[pod.uid] = entry
             changed.append(pod if allocated is None else self._pods[pod.uid][2])
         return changed
 
     def place(self, sources: Sources) -> PlacedDevices | None:
         """Return the devices in the slices of *sources*; ``None`` if these are unknown."""
-        slices, machine, known = sources.slices, sources.machine, self._placed
+        slices, machine, entry = sources.slices, sources.machine, self._placed
         if slices is None:
             return None
-        if known is None or known[0] is not slices or known[1] is not machine:
-            known = self._placed = slices, machine, place_slices(slices, machine)
-        return known[2]
+        if entry is None or entry[0] is not slices or entry[1] is not machine:
+            entry = self._placed = slices, machine, place_slices(slices, machine)
+        return entry[2]
 
     def get(self, sources: Sources, devices: tuple[Device, ...]) -> Host:
         """Return a host with the machine of *sources* and *devices*, and an initial ledger."""
-        known = self._settings
-        if known is None or known[0] is not sources.configuration or known[1] is not sources.machine:
+        entry = self._settings
+        if entry is None or entry[0] is not sources.configuration or entry[1] is not sources.machine:
             settings = kubelet_configuration.host_settings(sources.configuration, sources.machine)
-            known, self._host = (sources.configuration, sources.machine, settings), None
-            self._settings = known
+            entry, self._host = (sources.configuration, sources.machine, settings), None
+            self._settings = entry
         if self._host is None or self._host.machine.devices != devices:
-            self._host = Host(sources.machine.with_reported(devices), known[2])
+            self._host = Host(sources.machine.with_reported(devices), entry[2])
         return copy(self._host)
 
 
@@ -151,21 +151,21 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
     if listed is not None:
         sources = replace(sources, files=_with_missing_files(sources.files, listed, host))
     check_files(sources.machine, sources.files)
-    held = holdings(sources.files)
-    pods = find_live_pods(sources, held)
+    holders = holdings(sources.files)
+    pods = find_live_pods(sources, holders)
     if not settled:
-        _check_settled(sources, pods, held)
+        _check_settled(sources, pods, holders)
     files = replace(sources.files, devices=devices.state)
     allocated = sources.allocated or {}
-    specs = [pod for uid in pods.alive if (pod := _pod(sources, pods, held, uid)) is not None]
-    known = unchanged.with_allocations((pod, allocated.get(pod.uid)) for pod in specs)
-    restored = _restore(host, files, known, settled=settled)
+    specs = [pod for uid in pods.alive if (pod := _pod(sources, pods, holders, uid)) is not None]
+    pods_to_restore = unchanged.with_allocations((pod, allocated.get(pod.uid)) for pod in specs)
+    restored = _restore(host, files, pods_to_restore, settled=settled)
     named = dict(restored.ledger.pods)
     for uid, name in pods.alive.items():
         if name is not None and not named[uid].pod.namespace:  # only its holdings were known
             named[uid] = named[uid]._replace(pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
     live = {uid: pod for uid, pod in pods.listed.items() if uid in pods.alive}
-    claims = join_claims(unchanged.place(sources), live, pods.unmatched, known)
+    claims = join_claims(unchanged.place(sources), live, pods.unmatched, pods_to_restore)
     host.ledger = replace(restored.ledger, pods=named, claims=claims.ledger)
     for uid in pods.ended:
         host.release(uid)
@@ -181,7 +181,7 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
         contradictions=(
             *pods.notes,
             *devices.notes,
-            *_disagreements(sources, pods, held, host),
+            *_disagreements(sources, pods, holders, host),
             *claims.contradictions,
         ),
     )
@@ -211,16 +211,16 @@ def check_files(machine: Machine, files: KubeletFiles) -> None:
                 )
 
 
-def _check_settled(sources: Sources, pods: "LivePods", held: "Holdings") -> None:
+def _check_settled(sources: Sources, pods: "LivePods", holders: "Holdings") -> None:
     """Raise :class:`UnsettledError` if the kubelet has listed a pod, but not admitted it yet."""
     for pod in pods.newcomers:
         raise UnsettledError(f"pod {pod.namespace}/{pod.name} is not in the state files yet")
     for uid, name in pods.alive.items():
-        known = (sources.pods or {}).get(uid)
+        server_pod = (sources.pods or {}).get(uid)
         if sources.allocated is not None:
             admitted = uid in sources.allocated
         else:  # an older kubelet, or one that has never admitted a pod
-            admitted = uid in held or known is None or known.reported
+            admitted = uid in holders or server_pod is None or server_pod.reported
         if not admitted:
             raise AdmittingError(f"pod {'/'.join(name) if name else uid} is being admitted")
 
@@ -234,20 +234,20 @@ def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool)
     return restore_ledger(host, files, pods, running=True)
 
 
-def _pod(sources: Sources, pods: "LivePods", held: "Holdings", uid: str) -> Pod | None:
+def _pod(sources: Sources, pods: "LivePods", holders: "Holdings", uid: str) -> Pod | None:
     """Return a live pod; ``None`` if only its holdings are known."""
-    known = (sources.pods or {}).get(uid)
+    server_pod = (sources.pods or {}).get(uid)
     allocated = (sources.allocated or {}).get(uid)
-    if known is not None:
-        pod = known.pod
-        missing = held.get(uid, {}).keys() - {container.name for container in pod.all_containers}
+    if server_pod is not None:
+        pod = server_pod.pod
+        missing = holders.get(uid, {}).keys() - {container.name for container in pod.all_containers}
         if missing:  # only a pod with another spec, under the same uid, could lead here
             raise StateError(f"pod {uid} has no container {', '.join(sorted(missing))}, but the state files do")
         return pod
     if allocated is None:
         return None
     namespace, name = pods.alive[uid] or ("", uid)
-    names = dict.fromkeys((*allocated.containers, *held.get(uid, {})))
+    names = dict.fromkeys((*allocated.containers, *holders.get(uid, {})))
     return Pod(name=name, namespace=namespace, uid=uid, containers=tuple(map(Container, names)))
 
 
@@ -271,11 +271,11 @@ def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
     )
 
 
-def _disagreements(sources: Sources, pods: "LivePods", held: "Holdings", host: Host) -> Iterator[str]:
+def _disagreements(sources: Sources, pods: "LivePods", holders: "Holdings", host: Host) -> Iterator[str]:
     """Yield where PodResources disagrees with the state files, and what it can allocate with the configuration."""
     for uid, listed in pods.listed.items():
         if uid in pods.alive:
-            yield from _container_disagreements(listed, uid, sources.files, held)
+            yield from _container_disagreements(listed, uid, sources.files, holders)
     allocatable = sources.allocatable
     if allocatable is None:
         return
@@ -288,16 +288,16 @@ def _disagreements(sources: Sources, pods: "LivePods", held: "Holdings", host: H
         expected_memory = _sizes(host.ledger.memory.allocatable())
         if (memory := _sizes(allocatable.memory)) != expected_memory:
             different = min({*memory.items()} ^ {*expected_memory.items()})[0]
-            where = f"{different[1]} of NUMA node {bits.show(different[0])}"
+            area = f"{different[1]} of NUMA node {bits.show(different[0])}"
             yield (
-                f"the kubelet allocates {memory.get(different, 0)} bytes of {where}, "
+                f"the kubelet allocates {memory.get(different, 0)} bytes of {area}, "
                 f"but by its files {expected_memory.get(different, 0)}"
             )
 
 
-def _container_disagreements(listed: ListedPod, uid: str, files: KubeletFiles, held: "Holdings") -> Iterator[str]:
+def _container_disagreements(listed: ListedPod, uid: str, files: KubeletFiles, holders: "Holdings") -> Iterator[str]:
     for name, container in listed.containers.items():
-        stored = held.get(uid, {}).get(name, ContainerHoldings())
+        stored = holders.get(uid, {}).get(name, ContainerHoldings())
         owner = f"pod {listed.namespace}/{listed.name} container {name}"
         other_cpus = not stored.lists_cpus(container.cpus, listed.cpus)
         if files.cpu is not None and files.cpu.policy == CpuPolicy.STATIC and other_cpus:
@@ -354,10 +354,10 @@ class LivePods:
 
 def holdings(files: KubeletFiles) -> Holdings:
     """Collect what the state files have for each container."""
-    held: Holdings = {}
+    holders: Holdings = {}
 
     def container(uid: str, name: str) -> ContainerHoldings:
-        return held.setdefault(uid, {}).setdefault(name, ContainerHoldings())
+        return holders.setdefault(uid, {}).setdefault(name, ContainerHoldings())
 
     for uid, cpus_by_container in files.cpu.entries.items() if files.cpu else ():
         for name, cpus in cpus_by_container.items():
@@ -368,25 +368,25 @@ def holdings(files: KubeletFiles) -> Holdings:
             container(uid, name).memory = blocks
     for entry in files.devices.entries if files.devices else ():
         container(entry.uid, entry.container).devices[entry.resource] = frozenset(entry.nodes)
-    return held
+    return holders
 
 
-def find_live_pods(sources: Sources, held: Holdings) -> LivePods:
-    known = sources.pods or {}
-    admitted = [*dict.fromkeys((*(sources.allocated or ()), *held))]
+def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
+    pods_of_server = sources.pods or {}
+    admitted = [*dict.fromkeys((*(sources.allocated or ()), *holders))]
     if sources.allocated is None:  # an older kubelet: every pod that it lists was admitted
         names = {(pod.namespace, pod.name) for pod in sources.listed or ()}
-        admitted += [uid for uid, pod in known.items() if uid not in held and pod.name in names]
-    matched, rest = _match(admitted, known, held, sources.listed or ())
-    running = [uid for uid in admitted if uid in known and known[uid].stage is PodStage.RUNNING]
+        admitted += [uid for uid, pod in pods_of_server.items() if uid not in holders and pod.name in names]
+    matched, rest = _match(admitted, pods_of_server, holders, sources.listed or ())
+    running = [uid for uid in admitted if uid in pods_of_server and pods_of_server[uid].stage is PodStage.RUNNING]
     credible = sources.listed is not None and all(uid in matched for uid in running)
     alive: dict[str, PodName | None] = {}
     ended, notes = [], []
     for uid in admitted:
-        name = known[uid].name if uid in known else None
+        name = pods_of_server[uid].name if uid in pods_of_server else None
         if uid in matched:
             name = (matched[uid].namespace, matched[uid].name)
-        if _has_ended(known.get(uid), listed=uid in matched, credible=credible and sources.pods is not None):
+        if _has_ended(pods_of_server.get(uid), listed=uid in matched, credible=credible and sources.pods is not None):
             ended.append(uid)
             continue
         alive[uid] = name
@@ -405,53 +405,53 @@ def find_live_pods(sources: Sources, held: Holdings) -> LivePods:
     )
 
 
-def _has_ended(known: KnownPod | None, *, listed: bool, credible: bool) -> bool:
+def _has_ended(pod: KnownPod | None, *, listed: bool, credible: bool) -> bool:
     """Return whether the kubelet frees the pod before it admits the next one."""
-    if known is not None and known.finished:
+    if pod is not None and pod.finished:
         return True  # older kubelets list pods whose end they have reported
     if listed or not credible:
         return False
-    return known is None or known.stage is not PodStage.RUNNING
+    return pod is None or pod.stage is not PodStage.RUNNING
 
 
 def _match(
-    uids: Iterable[str], known: Mapping[str, KnownPod], held: Holdings, listed: Iterable[ListedPod]
+    uids: Iterable[str], pods: Mapping[str, KnownPod], holders: Holdings, listed: Iterable[ListedPod]
 ) -> tuple[dict[str, ListedPod], list[ListedPod]]:
     """Match uids with listed pods, by name and then by what they hold; also return the listed pods without a uid."""
-    left = list(listed)
+    unmatched = list(listed)
     matched: dict[str, ListedPod] = {}
 
     def take(uid: str, candidates: list[ListedPod]) -> None:
         matched[uid] = candidates[0]
-        left.remove(candidates[0])
+        unmatched.remove(candidates[0])
         by_name[candidates[0].namespace, candidates[0].name].remove(candidates[0])
 
-    named = [uid for uid in uids if uid in known]
+    named = [uid for uid in uids if uid in pods]
     by_name: dict[PodName, list[ListedPod]] = {}
     for pod in listed:
         by_name.setdefault((pod.namespace, pod.name), []).append(pod)
     for exact in (True, False):  # two pods can have one name, if the first was force-deleted
         for uid in named:
-            candidates = by_name.get(known[uid].name, [])
+            candidates = by_name.get(pods[uid].name, [])
             if exact:
-                candidates = [pod for pod in candidates if _agrees(pod, held.get(uid, {}))]
+                candidates = [pod for pod in candidates if _agrees(pod, holders.get(uid, {}))]
             if uid not in matched and candidates:
                 take(uid, candidates)
     for uid in uids:
-        if uid in matched or uid in known:
+        if uid in matched or uid in pods:
             continue
-        candidates = [pod for pod in left if _holds_something(pod) and _agrees(pod, held.get(uid, {}))]
+        candidates = [pod for pod in unmatched if _holds_something(pod) and _agrees(pod, holders.get(uid, {}))]
         if len(candidates) == 1:
             take(uid, candidates)
-    return matched, left
+    return matched, unmatched
 
 
-def _agrees(listed: ListedPod, held: Mapping[str, ContainerHoldings]) -> bool:
+def _agrees(listed: ListedPod, containers: Mapping[str, ContainerHoldings]) -> bool:
     nothing = ContainerHoldings()
     return all(
         stored.lists_cpus(container.cpus, listed.cpus) and device_ids(container) == stored.devices
         for name, container in listed.containers.items()
-        for stored in (held.get(name, nothing),)
+        for stored in (containers.get(name, nothing),)
     )
 
 
@@ -463,8 +463,8 @@ def device_ids(container: ListedResources) -> dict[str, frozenset[str]]:
 
 
 def _holds_something(listed: ListedPod) -> bool:
-    held = (container.cpus or container.memory or container.devices for container in listed.containers.values())
-    return bool(listed.cpus or listed.memory or any(held))
+    parts = (container.cpus or container.memory or container.devices for container in listed.containers.values())
+    return bool(listed.cpus or listed.memory or any(parts))
 
 
 # The devices of a host: their topology and health from PodResources, and who holds them from the state file.
@@ -565,8 +565,8 @@ def _with_missing_files(files: KubeletFiles, pods: Mapping[str, ListedPod], idle
         if exclusive := {name: container.cpus for name, container in pod.containers.items() if container.cpus}:
             cpus[uid] = exclusive
     if files.cpu is None and idle.settings.cpus.policy == CpuPolicy.STATIC:
-        taken = (held for containers in cpus.values() for held in containers.values())
-        shared = idle.ledger.cpus.shared & ~bits.union((*taken, *pod_cpus.values()))
+        in_use = (container_cpus for containers in cpus.values() for container_cpus in containers.values())
+        shared = idle.ledger.cpus.shared & ~bits.union((*in_use, *pod_cpus.values()))
         state = CpuState(policy=CpuPolicy.STATIC, default=shared, entries=cpus, pod_entries=pod_cpus)
         files = replace(files, cpu=state)
     if files.memory is None and idle.settings.memory_policy == MemoryPolicy.STATIC:

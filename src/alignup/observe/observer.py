@@ -87,7 +87,9 @@ class Publisher:
         written, now = await self._publish_state(state), self._client.timing.clock()
         due = topology != self._topology or now >= self._topology_written_at + HEARTBEAT_SECONDS
         if due and topology is not None and await self._apply(NODE_RESOURCE_TOPOLOGIES, topology):
-            self._topology, self._topology_written_at, written = topology, now, True
+            self._topology = topology
+            self._topology_written_at = now
+            written = True
         return written
 
     async def _publish_state(self, state: HostStateDocument) -> bool:

@@ -99,7 +99,7 @@ class _DecisionRenderer:
         yield ()
         yield (Cell(f"Container {clean(part.container)}" if part.container else "Whole pod", "title"),)
         for resource in part.resources:
-            yield from self.resource_box(resource, asked=part.step is not None)
+            yield from self.resource_box(resource, requested=part.step is not None)
         if part.step:
             step = part.step
             if step.accepted:
@@ -116,7 +116,7 @@ class _DecisionRenderer:
             name = "allocated" if part.container else placement.container
             yield from self.sentence(clean(name), clean(sentences.describe_allocation(placement)))
 
-    def resource_box(self, resource: ResourceHints, *, asked: bool) -> list[Line]:
+    def resource_box(self, resource: ResourceHints, *, requested: bool) -> list[Line]:
         name = resource.resource or ""
         rows: list[tuple[str, Sequence[Line]]] = []
         by_shares = group_by(sorted(resource.free or ()), lambda node: tuple(self._shares(resource, node)))
@@ -131,7 +131,7 @@ class _DecisionRenderer:
             without_node.append(NodeShare(UseState.FREE, free))
             texts = _describe_shares(resource._replace(request=None), without_node)
             rows.append(("no node", [_strip(without_node), *texts]))
-        if asked:
+        if requested:
             rows.append(("hints", _hints(resource, free=sum((resource.free or {}).values()) + free)))
         request = "" if resource.request is None else f" · {format_amount(name, resource.request)} requested"
         # Strips are aligned, however long the labels are.
@@ -144,9 +144,9 @@ class _DecisionRenderer:
 
     def _shares(self, resource: ResourceHints, node: int) -> Iterator[NodeShare]:
         """Yield how one node's part of a resource is divided; the free part is the decision's."""
-        before = {"cpu": self._cpus, "device": self._devices, "memory": self._memory}.get(resource.provider)
+        box = {"cpu": self._cpus, "device": self._devices, "memory": self._memory}.get(resource.provider)
         free = (resource.free or {}).get(node, 0)
-        rest = list(before(resource.resource or "", node)) if before else []
+        rest = list(box(resource.resource or "", node)) if box else []
         yield from (share for share in rest if share.state is not UseState.FREE and share.amount)
         was = sum(share.amount for share in rest if share.state is UseState.FREE)
         if was > free:
@@ -169,8 +169,8 @@ class _DecisionRenderer:
             yield NodeShare(state, number, who)
 
     def _memory(self, type_: str, node: int) -> Iterator[NodeShare]:
-        held = self.occupancy.memory.nodes.get(node)
-        table = held.tables.get(type_, EMPTY_TABLE) if held else EMPTY_TABLE
+        node_memory = self.occupancy.memory.nodes.get(node)
+        table = node_memory.tables.get(type_, EMPTY_TABLE) if node_memory else EMPTY_TABLE
         yield NodeShare(UseState.RESERVED, table.system_reserved)
         spread = sorted(
             holder.name

@@ -31,7 +31,7 @@ Matrix = Sequence[Sequence[int]]
 
 
 class Core(NamedTuple):
-    """The threads of one core that are in one box, usually all of them."""
+    """The threads of a core in one box: usually all threads of the core."""
 
     id: int
     cpus: tuple[int, ...]
@@ -51,7 +51,7 @@ class CoreGroup(NamedTuple):
     def shape(self) -> str:
         """``8 cores of 2 threads``; different cores one after the other."""
         sizes = sorted(Counter(len(core.cpus) for core in self.cores).items(), reverse=True)
-        return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in sizes)
+        return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(threads, 'thread')}" for threads, cores in sizes)
 
 
 class DeviceGroup(NamedTuple):
@@ -191,13 +191,13 @@ def _facts(machine: Machine) -> Iterator[str]:
         yield shorten(clean(machine.model), 60)
     if machine.caches:
         yield "caches " + ", ".join(f"{clean(name)} {format_size(size)}" for name, size in machine.caches)
-    known = [node.memory for node in machine.nodes if node.memory is not None]
-    if machine.memory is not None or known:
-        yield f"memory {format_size(sum(known) if machine.memory is None else machine.memory)}"
-    pages: Counter[int] = Counter()
-    for each in [each for node in machine.nodes for each in node.hugepages] or machine.hugepages:
-        pages[each.size] += each.count
-    for bytes_, number in sorted(pages.items()):
+    sizes = [node.memory for node in machine.nodes if node.memory is not None]
+    if machine.memory is not None or sizes:
+        yield f"memory {format_size(sum(sizes) if machine.memory is None else machine.memory)}"
+    counts: Counter[int] = Counter()
+    for pages in [pages for node in machine.nodes for pages in node.hugepages] or machine.hugepages:
+        counts[pages.size] += pages.count
+    for bytes_, number in sorted(counts.items()):
         if number:
             yield f"{pluralize(number, 'huge page')} of {format_size(bytes_)}"
     if machine.devices:
@@ -262,8 +262,8 @@ def _core_groups(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
     sockets = {cpu.socket for cpu in cpus}
     groups: dict[tuple[int, int], dict[int, list[int]]] = {}
     for cpu in sorted(cpus, key=lambda cpu: cpu.id):
-        place = (cpu.socket, -1 if cpu.cache is None else cpu.cache)
-        groups.setdefault(place, {}).setdefault(cpu.core, []).append(cpu.id)
+        key = (cpu.socket, -1 if cpu.cache is None else cpu.cache)
+        groups.setdefault(key, {}).setdefault(cpu.core, []).append(cpu.id)
     for (socket, cache), cores in sorted(groups.items()):
         names = [f"socket {socket}"] if len(sockets) > 1 else []
         names += [f"cache {cache}"] if cache >= 0 else []
@@ -279,10 +279,10 @@ def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[t
     there = {1 << node.id for node in machine.nodes if node.id >= 0}
     unplaced = [device for device in devices if device.nodes not in there]
     for nodes, group in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):
-        where = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
+        description = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
         if nodes and not any(nodes & node for node in there):
-            where += ", not on this machine"
-        yield where, tuple(_group_devices(group))
+            description += ", not on this machine"
+        yield description, tuple(_group_devices(group))
 
 
 #: The PCI base classes worth listing.

@@ -96,7 +96,9 @@ def _section(title: str, body: Drawable) -> Drawable:
 
 class _Painter:
     def __init__(self, layout: MachineLayout, *, least: float = _MIN_WIDTH) -> None:
-        self._layout, self._occupancy, self._least = layout, layout.occupancy, least
+        self._layout = layout
+        self._occupancy = layout.occupancy
+        self._least = least
         self._total = sum(box.cpus.bit_count() for box in layout.boxes)
         #: of the largest CPU number; 0: no numbers
         self._digits = len(str(max(layout.cpus.bit_length() - 1, 0))) if self._total <= _MAX_NUMBERED else 0
@@ -129,8 +131,8 @@ class _Painter:
             yield _section(name, flow(self._nodes_without_cpus(), _PAGE_WIDTH * 0.6 - 30, gap=8))
         if layout.unplaced_devices or layout.pci or layout.tree:
             parts: list[Drawable] = []
-            for where, device_groups in layout.unplaced_devices:
-                parts += [label(where, style="dim"), *self._devices(device_groups)]
+            for description, device_groups in layout.unplaced_devices:
+                parts += [label(description, style="dim"), *self._devices(device_groups)]
             parts += [*_tree(layout.tree), *(label(f"PCI: {text}", 11) for text in layout.pci)]
             yield _section("Devices near several NUMA nodes, or none", stack(parts))
         if layout.links:
@@ -144,7 +146,7 @@ class _Painter:
             yield _section("Unknown", stack(lines))
 
     def _folded(self, group: Sequence[NodeBox]) -> Drawable:
-        first, each = group[0], "each: " if len(group) > 1 else ""
+        first, prefix = group[0], "each: " if len(group) > 1 else ""
         cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
         sockets = format_ids("socket", {socket for box in group for socket in box.sockets})
@@ -153,10 +155,10 @@ class _Painter:
         strip = bar([_segment(use, use_cpus.bit_count() / cpus.bit_count()) for use, use_cpus in split])
         parts = [
             label(f"{sockets}: CPUs {shorten(format_bits(cpus), 40)}"),
-            label(f"{each}{times}{first.core_groups[0].shape}"),
+            label(f"{prefix}{times}{first.core_groups[0].shape}"),
             strip,
             *self._uses(cpus, 560),
-            *([label(f"{each}{first.memory}")] if len(group) > 1 else self._memory(first, 560)),
+            *([label(f"{prefix}{first.memory}")] if len(group) > 1 else self._memory(first, 560)),
             *self._devices(first.device_groups),
         ]
         title = format_ids("NUMA node", ids) if ids else first.name
@@ -237,8 +239,8 @@ class _Painter:
         gap = 0 if self._digits else 1  # between the threads of a core
         cores = [row((self._cpu(cpu, core.id) for cpu in core.cpus), gap) for core in core_group.cores]
         widest = max(core.width for core in cores)
-        wanted = sqrt(3 * len(cores) * cores[0].height / widest)
-        across = max(1 << max(0, (int(wanted) - 1).bit_length()), int((least + 4) / (widest + 4)))
+        ideal = sqrt(3 * len(cores) * cores[0].height / widest)
+        across = max(1 << max(0, (int(ideal) - 1).bit_length()), int((least + 4) / (widest + 4)))
         across = min(across, max(1, int(600 / widest)), len(cores))
         sized = [core._replace(width=widest) for core in cores]
         body = grid(sized, _columns(len(cores), across), gap=4 if self._digits else 3)
@@ -264,11 +266,11 @@ class _Painter:
         if not bars or not box.node.memory:
             yield label(box.memory, 11)
             return
-        for each in bars:
-            words = [f"huge pages {each.name}" if each.page else f"memory {each.name}"]
-            words += [f"{format_size(amount)} {name}" for name, amount in each.parts]
+        for memory in bars:
+            words = [f"huge pages {memory.name}" if memory.page else f"memory {memory.name}"]
+            words += [f"{format_size(amount)} {name}" for name, amount in memory.parts]
             text = flow((label(word, 11) for word in words), most, gap=12, across=1)
-            segments = list(_memory_segments(each))
+            segments = list(_memory_segments(memory))
             yield stack([text, bar(segments)] if segments else [text], 2)
 
 
@@ -310,7 +312,7 @@ def _holder_data(use: UseInfo) -> dict[str, str]:
 
 def _columns(count: int, fit: int) -> int:
     """Return how many elements to put in a row if *fit* fit: a number that leaves no gaps, if possible."""
-    even = next((each for each in range(min(fit, count), 0, -1) if count % each == 0), 1)
+    even = next((number for number in range(min(fit, count), 0, -1) if count % number == 0), 1)
     return even if even * 2 > fit or even * 2 > count else -(-count // -(-count // fit))
 
 
@@ -318,11 +320,13 @@ def _distances(table: DistanceTable) -> Drawable:
     names = [shorten(name, 18) for name in table.names]
     texts = [["", *names], *([name, *cells] for name, cells in zip(names, table.cells, strict=True))]
     elements = [
-        [label(text, 11, style="" if turn and place else "dim") for place, text in enumerate(line)]
+        [label(text, 11, style="" if turn and column else "dim") for column, text in enumerate(line)]
         for turn, line in enumerate(texts)
     ]
-    widths = [max(line[place].width for line in elements) for place in range(len(names) + 1)]
-    rows = [row([element._replace(width=widths[place]) for place, element in enumerate(line)], 12) for line in elements]
+    widths = [max(line[column].width for line in elements) for column in range(len(names) + 1)]
+    rows = [
+        row([element._replace(width=widths[column]) for column, element in enumerate(line)], 12) for line in elements
+    ]
     rows = rows if names else []
     return stack([*rows, *([label(table.note, 11, style="dim")] if table.note else [])], 2)
 
@@ -369,10 +373,10 @@ def _holder(holder: Holder) -> Drawable:
 
 def _sentences(layout: MachineLayout) -> Iterator[str]:
     for box in layout.boxes[:_MAX_DESCRIBED]:
-        where = f"{box.name} on {format_ids('socket', box.sockets)}"
+        text = f"{box.name} on {format_ids('socket', box.sockets)}"
         memory = f", {box.memory}" if box.node else ""
         devices = "".join(f", {len(group.devices)} of {clean(group.resource)}" for group in box.device_groups)
-        yield f"{where}: CPUs {format_bits(box.cpus)}{memory}{devices}."
+        yield f"{text}: CPUs {format_bits(box.cpus)}{memory}{devices}."
     if len(layout.boxes) > _MAX_DESCRIBED:
         yield f"{len(layout.boxes) - _MAX_DESCRIBED} more NUMA nodes."
     if layout.nodes_without_cpus:

@@ -135,10 +135,10 @@ class _Renderer(NamedTuple):
             padded = [
                 (*chunks[core], Cell(" " * (column - display_width(plain(chunks[core]))))) for core in core_group.cores
             ]
-            each = -(-len(padded) // -(-len(padded) // fit))
-            for start in range(0, len(padded), each):
+            per_line = -(-len(padded) // -(-len(padded) // fit))
+            for start in range(0, len(padded), per_line):
                 name = "" if start else core_group.name or "CPUs"
-                lines += self.field(name, padded[start : start + each])
+                lines += self.field(name, padded[start : start + per_line])
         return lines
 
     def folded(self, box: NodeBox) -> list[Line]:
@@ -157,14 +157,14 @@ class _Renderer(NamedTuple):
             lines += self.field(use.label, [head, *_list_chunks(cpus, use.style)], between=" ")
         return lines
 
-    def devices(self, device_groups: Iterable[DeviceGroup], place: NodeBox | MachineLayout) -> list[Line]:
-        """Draw devices of resources, and the PCI devices of *place*."""
+    def devices(self, device_groups: Iterable[DeviceGroup], box: NodeBox | MachineLayout) -> list[Line]:
+        """Draw devices of resources, and the PCI devices of *box*."""
         lines: list[Line] = []
         for group in device_groups:
             lines += self.field("" if lines else "devices", self._devices(group))
-        for index, text in enumerate(place.tree):
+        for index, text in enumerate(box.tree):
             lines += self.field("" if index else "PCIe", [(Cell(text),)])
-        pci = place.pci
+        pci = box.pci
         return lines + (self.field("PCI", [(Cell(text),) for text in pci], between=" · ") if pci else [])
 
     def _devices(self, group: DeviceGroup) -> Iterator[Line]:
@@ -185,8 +185,8 @@ class _Renderer(NamedTuple):
 
     def unplaced_devices(self, layout: MachineLayout) -> list[Line]:
         lines: list[Line] = []
-        for where, device_groups in layout.unplaced_devices:
-            lines += [(Cell(shorten(where, self.width), "label"),), *self.devices(device_groups, NodeBox(None))]
+        for description, device_groups in layout.unplaced_devices:
+            lines += [(Cell(shorten(description, self.width), "label"),), *self.devices(device_groups, NodeBox(None))]
         return lines + self.devices((), layout)
 
     def rows(self, layout: MachineLayout) -> list[Line]:
@@ -195,7 +195,7 @@ class _Renderer(NamedTuple):
         return [line for group in groups for line in self._row(group)]
 
     def _row(self, group: Sequence[NodeBox]) -> list[Line]:
-        first, each = group[0], "each " if len(group) > 1 else ""
+        first, prefix = group[0], "each " if len(group) > 1 else ""
         cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
         shapes = [core_group.shape for core_group in first.core_groups]
@@ -203,8 +203,8 @@ class _Renderer(NamedTuple):
         sockets = {socket for box in group for socket in box.sockets}
         chunks: list[Line] = [
             (Cell(format_ids("socket", sockets), "dim"),),
-            *([(Cell(each + first.memory),)] if first.node else []),
-            (Cell(f"{each}{shape}: CPUs"),),
+            *([(Cell(prefix + first.memory),)] if first.node else []),
+            (Cell(f"{prefix}{shape}: CPUs"),),
             *_list_chunks(cpus, "plain"),
         ]
         for use, use_cpus in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
@@ -215,10 +215,10 @@ class _Renderer(NamedTuple):
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Line]:
         lines: list[Line] = []
         for group in layout.fold(layout.nodes_without_cpus):
-            first, each = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
+            first, prefix = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
             bars = self.occupancy.bars(first.node) if first.node else ()
             simple = len(bars) < 2 and not any(bar.parts for bar in bars)
-            chunks = [(Cell(f"{each}{first.memory}"),), (Cell(first.nearest, "dim"),)]
+            chunks = [(Cell(f"{prefix}{first.memory}"),), (Cell(first.nearest, "dim"),)]
             ids = [box.node.id for box in group if box.node]
             lines += self.field(format_ids("node", ids), [chunk for chunk in chunks if chunk[0].text], between=" · ")
             for bar in () if simple else bars:
@@ -276,8 +276,8 @@ class _Renderer(NamedTuple):
             chunks += [(Cell("CPUs"),), *_list_chunks(holder.cpus, style)]
         chunks += [(Cell(format_block(block)),) for block in holder.memory]
         for resource, ids in holder.devices:
-            held = clean(ids[0]) if len(ids) == 1 else pluralize(len(ids), "device")
-            chunks.append((Cell(f"{shorten(clean(resource), self.width // 3)} {shorten(held, self.width // 3)}"),))
+            contents = clean(ids[0]) if len(ids) == 1 else pluralize(len(ids), "device")
+            chunks.append((Cell(f"{shorten(clean(resource), self.width // 3)} {shorten(contents, self.width // 3)}"),))
         chunks += [(Cell(shorten(f"claim {clean(claim)}", self.width // 2)),) for claim in holder.claims]
         return self.field(Cell(holder.key, style), chunks)
 

@@ -45,10 +45,14 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
         offered, bars = offers[node], []
         node_cpus = host.view.node_cpus.get(node, 0)
         reserved = (node_cpus & cpus.reserved).bit_count()
-        held = (node_cpus & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
-        free = node_cpus.bit_count() - reserved - held
+        exclusive_count = (node_cpus & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
+        free = node_cpus.bit_count() - reserved - exclusive_count
         usable = min(free, offered.get(CPU, free))
-        bars.append(ResourceBar(CPU, reserved, held, free - usable if exclusive else 0, usable if exclusive else free))
+        bars.append(
+            ResourceBar(
+                CPU, reserved, exclusive_count, free - usable if exclusive else 0, usable if exclusive else free
+            )
+        )
         for type_, table in memory.nodes[node].tables.items() if node in memory.nodes else ():
             if table.total:
                 bars.append(ResourceBar(type_, table.total - table.allocatable, table.reserved, 0, table.free))
@@ -56,10 +60,13 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
         for resource, inventory in sorted(devices.inventories.items()):
             here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
             if here:
-                left = (devices.free[resource] & here).bit_count()
-                stranded = left if without_room else 0
-                bars.append(ResourceBar(resource, 0, here.bit_count() - left, stranded, left - stranded))
-        bars += [ResourceBar(name, 0, count - left, 0, left) for name, (count, left) in claimed.get(node, {}).items()]
+                free_count = (devices.free[resource] & here).bit_count()
+                stranded = free_count if without_room else 0
+                bars.append(ResourceBar(resource, 0, here.bit_count() - free_count, stranded, free_count - stranded))
+        bars += [
+            ResourceBar(name, 0, count - free_count, 0, free_count)
+            for name, (count, free_count) in claimed.get(node, {}).items()
+        ]
         nodes.append(NumaBars(node, tuple(bars)))
     return tuple(nodes)
 

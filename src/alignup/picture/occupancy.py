@@ -151,21 +151,21 @@ class Occupancy:
         for pages in node.hugepages:
             if pages.count:
                 parts = self._parts(node.id, pages.resource, total=pages.bytes)
-                held = tuple(self.held_memory(node.id, pages.resource))
-                bars.append(MemoryBar(pages.bytes, parts, page=pages.size, held=held))
+                by_holder = tuple(self.held_memory(node.id, pages.resource))
+                bars.append(MemoryBar(pages.bytes, parts, page=pages.size, held=by_holder))
         return tuple(bars)
 
     def held_memory(self, node: int, type_: str) -> Iterator[tuple[Holder | None, int]]:
         """Yield the bytes of one type that each pod holds on *node*; ``None``: all pods on several nodes together."""
         tables = self.memory.nodes[node].tables if node in self.memory.nodes else {}
-        left = tables.get(type_, EMPTY_TABLE).reserved
+        remainder = tables.get(type_, EMPTY_TABLE).reserved
         for holder in self.holders:
             size = sum(block.size for block in holder.memory if block.type == type_ and block.nodes == 1 << node)
             if size:
                 yield holder, size
-                left -= size
-        if left > 0:
-            yield None, left
+                remainder -= size
+        if remainder > 0:
+            yield None, remainder
 
     def with_stranded(self, places: Collection[tuple[int, str]], machine: Machine) -> "Occupancy":
         """Return the occupancy with what is unused at *places*, NUMA nodes and resources, as stranded."""
@@ -184,15 +184,15 @@ class Occupancy:
         return replace(self, by_cpu={**self.by_cpu, **by_cpu}, by_device={**self.by_device, **by_device})
 
     def _parts(self, node: int, type_: str, *, total: int, huge: int = 0) -> tuple[tuple[str, int], ...]:
-        held = self.memory.nodes.get(node)
+        node_memory = self.memory.nodes.get(node)
         parts = {"in huge pages": huge}
-        if held is not None:
-            table = held.tables.get(type_, EMPTY_TABLE)
+        if node_memory is not None:
+            table = node_memory.tables.get(type_, EMPTY_TABLE)
             parts |= {"reserved": table.system_reserved, "held": table.reserved, "free": table.free}
-        divided, left = [], total
+        divided, remainder = [], total
         for name, amount in parts.items():
-            amount = min(amount, left)  # noqa: PLW2901 - a reservation larger than the node wraps around
-            left -= amount
+            amount = min(amount, remainder)  # noqa: PLW2901 - a reservation larger than the node wraps around
+            remainder -= amount
             if amount:
                 divided.append((name, amount))
         return tuple(divided)
@@ -226,8 +226,8 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
         use = UseInfo(UseState.HELD, holder)
         by_cpu |= dict.fromkeys(bits.members(holder.cpus), use)
         for key in [(resource, id_) for resource, ids in holder.devices for id_ in ids]:
-            before = by_device.get(key)
-            by_device[key] = before._replace(others=(*before.others, holder)) if before else use
+            use_of_other = by_device.get(key)
+            by_device[key] = use_of_other._replace(others=(*use_of_other.others, holder)) if use_of_other else use
     return Occupancy(True, holders, tuple(sharing), by_cpu, by_device, ledger.memory)  # noqa: FBT003 - there is a ledger
 
 
@@ -243,19 +243,21 @@ def format_block(block: Block) -> str:
 
 def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]:
     """Return the devices as plugins last announced them, those that are held but no longer announced, and of claims."""
-    known = {(device.resource, device.id): device for device in machine.devices}
+    devices_by_key = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
-        return tuple(known.values())
+        return tuple(devices_by_key.values())
     devices = ledger.devices
     for resource, inventory in devices.inventories.items():
-        known = {key: device for key, device in known.items() if key[0] != resource}
-        known |= {(resource, device.id): device for device in inventory.devices}
+        devices_by_key = {key: device for key, device in devices_by_key.items() if key[0] != resource}
+        devices_by_key |= {(resource, device.id): device for device in inventory.devices}
     for resource, ids in devices.in_use.items():
         for id_ in sorted(ids):
-            known.setdefault((resource, id_), Device(resource, id_, nodes=None, healthy=False))
+            devices_by_key.setdefault((resource, id_), Device(resource, id_, nodes=None, healthy=False))
     for name, of_claims in ledger.claims.groups.items() if ledger.claims else ():
-        known |= {(name, device.id.device): Device(name, device.id.device, device.nodes) for device in of_claims}
-    return tuple(known.values())
+        devices_by_key |= {
+            (name, device.id.device): Device(name, device.id.device, device.nodes) for device in of_claims
+        }
+    return tuple(devices_by_key.values())
 
 
 def _holders(ledger: Ledger) -> Iterator[Holder]:
@@ -264,13 +266,15 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
     groups = {device.id: name for name, of in ledger.claims.groups.items() for device in of} if ledger.claims else {}
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
         owned = cpus.owned(uid)
-        resources = sorted({resource for held in devices.held.get(uid, {}).values() for resource in held})
+        resources = sorted({resource for by_resource in devices.held.get(uid, {}).values() for resource in by_resource})
         ids = tuple((name, tuple(sorted(devices.owned(uid, name), key=natural_sort_key))) for name in resources)
         claims = ledger.claims.claims_of(uid) if ledger.claims else {}
-        by_group = group_by(dict.fromkeys(id_ for held in claims.values() for id_ in held), lambda id_: groups[id_])
-        ids += tuple((name, tuple(id_.device for id_ in held)) for name, held in sorted(by_group.items()))
+        by_group = group_by(
+            dict.fromkeys(id_ for ids_of_claim in claims.values() for id_ in ids_of_claim), lambda id_: groups[id_]
+        )
+        ids += tuple((name, tuple(id_.device for id_ in members)) for name, members in sorted(by_group.items()))
         blocks = memory.pod_held.get(uid) or tuple(
-            block for held in memory.held.get(uid, {}).values() for block in held if block.size
+            block for container_blocks in memory.held.get(uid, {}).values() for block in container_blocks if block.size
         )
         if owned or ids or blocks:
             key, rest = "", index + 1  # A, B, …, Z, AA, AB, …

@@ -26,15 +26,15 @@ def draw_tree(locality: Locality, devices: Iterable[PciDevice]) -> tuple[str, ..
         kind = locality.devices[device.address]
         path = device.path
         above = (path.root or "", *(f"switch {switch}" for switch in path.switches)) if path else ("no PCIe path",)
-        place = tuple(filter(None, above))
-        siblings[place, kind] += 1
-        if siblings[place, kind] <= MAX_SIBLINGS:
+        branch = tuple(filter(None, above))
+        siblings[branch, kind] += 1
+        if siblings[branch, kind] <= MAX_SIBLINGS:
             mark = f" · island {islands[device.address]}" if device.address in islands else ""
             rail = "" if device.rail is None else f" · rail {device.rail}"
-            _insert(tree, (*place, f"{describe_device(device, kind)}{rail}{mark}"))
-    for (place, kind), count in siblings.items():
+            _insert(tree, (*branch, f"{describe_device(device, kind)}{rail}{mark}"))
+    for (branch, kind), count in siblings.items():
         if count > MAX_SIBLINGS:
-            _insert(tree, (*place, f"and {count - MAX_SIBLINGS} more {kind}"))
+            _insert(tree, (*branch, f"and {count - MAX_SIBLINGS} more {kind}"))
     lines = tuple(_lines(tree, ""))
     return (
         lines if len(lines) <= MAX_LINES else (*lines[: MAX_LINES - 1], f"and {len(lines) - MAX_LINES + 1} more lines")
@@ -86,7 +86,7 @@ def draw_matrix(machine: Machine) -> list[str]:
     labels: dict[str, str] = {}
     notes = []
     for kind in (DeviceKind.GPU, DeviceKind.NIC):
-        addresses = [address for address, each in locality.devices.items() if each is kind]
+        addresses = [address for address, kind_of_device in locality.devices.items() if kind_of_device is kind]
         labels |= {address: f"{kind}{number}" for number, address in enumerate(addresses[:MAX_COLUMNS])}
         if len(addresses) > MAX_COLUMNS:
             notes.append(f"and {len(addresses) - MAX_COLUMNS} more {kind}")
@@ -98,8 +98,8 @@ def draw_matrix(machine: Machine) -> list[str]:
         near = [bits.show(device.cpus) if device.cpus else "N/A", "N/A" if device.node is None else str(device.node)]
         is_gpu = locality.devices[address] is DeviceKind.GPU
         rows.append([name, *(_cell(locality, address, other) for other in labels), *(near if is_gpu else ())])
-    widths = [max(len(row[place]) for row in rows if place < len(row)) for place in range(len(rows[0]))]
-    lines = ["  ".join(f"{text:<{widths[place]}}" for place, text in enumerate(row)).rstrip() for row in rows]
+    widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
+    lines = ["  ".join(f"{text:<{widths[column]}}" for column, text in enumerate(row)).rstrip() for row in rows]
     if locality.note or any("?" in row for row in rows):
         lines += ["", f"PCIe: {locality.note or 'cannot say, since NUMA nodes are unknown'}"]
     legend = {name: _legend(locality.pci[address]) for address, name in labels.items()}

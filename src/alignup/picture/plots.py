@@ -34,7 +34,7 @@ def ticks(most: float, *, count: int = 4) -> list[float]:
         return [0.0, 1.0]
     raw = most / count
     unit = 10.0 ** floor(log10(raw))
-    step = next(each * unit for each in (1, 2, 5, 10) if each * unit >= raw)
+    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw)
     return [turn * step for turn in range(ceil(most / step - 1e-9) + 1)]
 
 

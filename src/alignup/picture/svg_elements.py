@@ -15,6 +15,7 @@ from alignup.picture.text_format import width_in_em
 
 _LINE = 1.4  #: line height in em
 _BASE = 1.05  #: baseline in em
+_HATCH_GAP = 5.0  #: between hatched lines
 
 
 @cache
@@ -40,18 +41,18 @@ class Canvas:
         self.parts.append(f'<rect class="{style}" {shape}{extra}{end}')
 
     def polyline(self, points: Iterable[tuple[float, float]], *, style: str) -> None:
-        where = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
-        self.parts.append(f'<polyline class="{style}" points="{where}"/>')
+        coordinates = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+        self.parts.append(f'<polyline class="{style}" points="{coordinates}"/>')
 
-    def hatch(self, at: tuple[float, float], size: tuple[float, float], *, gap: float = 5) -> None:
+    def hatch(self, at: tuple[float, float], size: tuple[float, float]) -> None:
         """Draw lines from the lower left to the upper right."""
         (x, y), (width, height) = at, size
         lines = []
-        offset = gap / 2
+        offset = _HATCH_GAP / 2
         while offset < width + height:
             start, end = max(0.0, offset - height), min(offset, width)
             lines.append(f"M{_n(x + start)} {_n(y + offset - start)}L{_n(x + end)} {_n(y + offset - end)}")
-            offset += gap
+            offset += _HATCH_GAP
         if lines:
             self.parts.append(f'<path class="hatch" d="{"".join(lines)}"/>')
 

@@ -151,16 +151,16 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def format_ids(noun: str, ids: Iterable[int]) -> str:
-    known = sorted(ids)
-    return f"{noun} {format_list(known)}" if len(known) == 1 else f"{noun}s {format_list(known)}"
+    ordered = sorted(ids)
+    return f"{noun} {format_list(ordered)}" if len(ordered) == 1 else f"{noun}s {format_list(ordered)}"
 
 
 def format_list(ids: Iterable[int]) -> str:
     """Return numbers in the kernel's list format; negative ones, which some machines have, come first."""
-    known = sorted(set(ids))
-    below = [str(id_) for id_ in known if id_ < 0]
+    ordered = sorted(set(ids))
+    below = [str(id_) for id_ in ordered if id_ < 0]
     spans: list[tuple[int, int]] = []
-    for id_ in known[len(below) :]:  # not as a set: the ids of sockets have up to 63 bits
+    for id_ in ordered[len(below) :]:  # not as a set: the ids of sockets have up to 63 bits
         if spans and id_ == spans[-1][1] + 1:
             spans[-1] = (spans[-1][0], id_)
         else:
@@ -180,7 +180,7 @@ def list_parts(cpus: CpuSet) -> tuple[str, ...]:
 
 def _parts(spans: bits.Spans) -> tuple[str, ...]:
     starts = [first for first, last in spans if first == last]
-    steps = {after - before for before, after in pairwise(starts)}
+    steps = {next_start - start for start, next_start in pairwise(starts)}
     if len(spans) > 3 and len(starts) == len(spans) and len(steps) == 1:
         return (f"{starts[0]}-{starts[-1]} by {steps.pop()}",)
     return tuple(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -101,25 +101,25 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
     cpus_by_uid = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
     for record in records:
         if record.exclusive:
-            yield from _compare_cpus(record, cpus_by_uid.get(record.uid), where="the ledger")
+            yield from _compare_cpus(record, cpus_by_uid.get(record.uid), place="the ledger")
 
 
 def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None) -> Iterator[Drift]:
     for record in records:
         if agent is None or agent.address != record.agent:
-            yield from _compare_cpus(record, None, where=f"the agent at {record.agent}", missing="no answer")
+            yield from _compare_cpus(record, None, place=f"the agent at {record.agent}", missing="no answer")
             continue
         pod = agent.pod(record.uid)
         placements = pod["placements"] if pod else ()
         if record.exclusive or not placements:
             cpus = placements[0]["given"].get("cpu", {}).get("cpu") if placements else None
-            yield from _compare_cpus(record, cpus, where="the agent")
+            yield from _compare_cpus(record, cpus, place="the agent")
 
 
-def _compare_cpus(record: RunRecord, held: str | None, *, where: str, missing: str = "no such run") -> Iterator[Drift]:
-    if held is None or bits.parse(held) != record.cpus:
-        intended, actual = f"CPUs {bits.show(record.cpus)}", missing if held is None else f"CPUs {held}"
-        yield Drift(record.uid, record.name, DriftKind.DECISION, where, intended, actual)
+def _compare_cpus(record: RunRecord, cpus: str | None, *, place: str, missing: str = "no such run") -> Iterator[Drift]:
+    if cpus is None or bits.parse(cpus) != record.cpus:
+        intended, actual = f"CPUs {bits.show(record.cpus)}", missing if cpus is None else f"CPUs {cpus}"
+        yield Drift(record.uid, record.name, DriftKind.DECISION, place, intended, actual)
 
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:
@@ -208,13 +208,13 @@ def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
     """Yield threads of a process that may be elsewhere, one drift for all threads with the same affinity."""
     threads = process.thread_cpusets(pid)
     memory = record.memory if record.cgroup is not None else 0
-    for kind, prefix, resource, wanted, masks in (
+    for kind, prefix, resource, intended_mask, masks in (
         (DriftKind.CPUS, "", "CPUs", record.cpus, [thread.cpus for thread in threads]),
         (DriftKind.MEMORY, "memory on ", "NUMA nodes", memory, [thread.nodes for thread in threads]),
     ):
-        for allowed, count in Counter(mask for mask in masks if wanted and mask & ~wanted).items():
+        for allowed, count in Counter(mask for mask in masks if intended_mask and mask & ~intended_mask).items():
             subject = f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
-            intended, actual = f"{prefix}{resource} {bits.show(wanted)}", f"{resource} {bits.show(allowed)}"
+            intended, actual = f"{prefix}{resource} {bits.show(intended_mask)}", f"{resource} {bits.show(allowed)}"
             yield Drift(record.uid, record.name, kind, subject, intended, actual)
 
 
@@ -230,8 +230,8 @@ def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]
 
 def _misplaced_bytes(pid: int, nodes: NodeSet) -> dict[int, int]:
     """Return the bytes of a process on NUMA nodes other than *nodes*, if they exceed the tolerance."""
-    placed = process.memory_per_node(pid) if nodes else None
-    misplaced = {node: size for node, size in (placed or {}).items() if not nodes >> node & 1}
+    bytes_per_node = process.memory_per_node(pid) if nodes else None
+    misplaced = {node: size for node, size in (bytes_per_node or {}).items() if not nodes >> node & 1}
     return misplaced if sum(misplaced.values()) > PAGE_TOLERANCE else {}
 
 

@@ -166,8 +166,8 @@ def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
             paths["cgroup"] = path
     mounts: dict[str, tuple[str, str]] = {}
     for line in mountinfo.read_text("utf-8", "surrogateescape").splitlines():
-        mount_fields, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
+        mount_fields, _, super_fields = line.partition(" - ")
+        kind, _, options = super_fields.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and _CPUSET in options.replace(" ", ",").split(",")):
             root, point = (
                 _OCTAL.sub(lambda match: chr(int(match[1], 8)), part) for part in mount_fields.split(" ")[3:5]

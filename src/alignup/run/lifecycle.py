@@ -164,8 +164,8 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
             raise EnforceError(message)
         job.notify(f"memory is not bound: {message}")
         nodes = 0
-    placed = record._replace(cpus=placement.cpus, exclusive=placement.exclusive, devices=placement.devices)
-    return placed._replace(memory=nodes, cgroup=folder)
+    placed_record = record._replace(cpus=placement.cpus, exclusive=placement.exclusive, devices=placement.devices)
+    return placed_record._replace(memory=nodes, cgroup=folder)
 
 
 def _start_and_wait(

@@ -49,7 +49,7 @@ Node = TypeVar("Node", NumaNode, CadvisorNode)
 
 
 def permitted_machine(machine: Machine) -> tuple[Machine, CpuSet]:
-    """Return this machine without the memory that this process may not use, and the CPUs that it may use."""
+    """Return this machine with only the memory that this process may use, and the CPUs that the process may use."""
     cpuset = cgroup.effective_cpuset()
     return restrict_memory(machine, cpuset), cpuset.cpus if cpuset else process.permitted_cpus()
 

@@ -28,8 +28,8 @@ def audit_containers(directory: Path, *, now: float, pause: Callable[[], None]) 
         return first
     pause()
     second = _audit_once(directory, now)
-    seen = {drift.key for drift in first.drifts}
-    return second._replace(drifts=tuple(drift for drift in second.drifts if drift.key in seen))
+    keys = {drift.key for drift in first.drifts}
+    return second._replace(drifts=tuple(drift for drift in second.drifts if drift.key in keys))
 
 
 def _audit_once(directory: Path, now: float) -> AuditReport:
@@ -71,7 +71,7 @@ def _run(container: PlacedContainerDocument, pids: tuple[int, ...]) -> RunProces
 
 
 def _processes(container: str) -> tuple[int, ...]:
-    """Return the processes of a container: those in the cgroup that has its id as its name, or as part of it."""
+    """Return the processes of a container: those in cgroups with the container id in their names."""
     pids = []
     for path in PROC.glob("[0-9]*/cgroup"):
         try:

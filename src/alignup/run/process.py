@@ -62,7 +62,7 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_visible(self) -> bool:
-        """Whether this process can see it, if it is alive."""
+        """Whether this process can see the identified process, if it is alive."""
         return (self.boot, self.space) == (_boot_id(), _pid_namespace())
 
     @property

@@ -142,10 +142,10 @@ def find_run_processes(records: Sequence[RunRecord]) -> tuple[RunProcesses, ...]
 def _run_of(
     pid: int, processes: Mapping[int, ProcessInfo], runs: Mapping[int, str], runners: Mapping[int, str]
 ) -> str | None:
-    """The run of a process or of its nearest ancestor that has one. *runners*: their children belong to that run."""
-    seen: set[int] = set()  # pids may be reused while they are read, which can make a cycle
-    while pid in processes and pid not in seen:
-        seen.add(pid)
+    """The run of a process, or of its nearest ancestor with a run. The children of *runners* belong to their run."""
+    visited: set[int] = set()  # pids may be reused while they are read, which can make a cycle
+    while pid in processes and pid not in visited:
+        visited.add(pid)
         if pid in runs:
             return runs[pid]
         pid = processes[pid].parent

@@ -129,7 +129,7 @@ def read_sweep(path: Path) -> tuple[SweepDocument, ObjectReader]:
     workload, base = sweep.workload, path.parent
     if bool(workload.profile) is bool(workload.trace):
         top.error("workload", "give either generate or trace")
-    configurations = tuple(each.replace(config=_beside(each.config, base)) for each in sweep.configurations)
+    configurations = tuple(entry.replace(config=_beside(entry.config, base)) for entry in sweep.configurations)
     resolved = sweep.replace(
         machines=_with_paths(sweep.machines, base),
         configurations=configurations or (ConfigurationDocument(name="default"),),

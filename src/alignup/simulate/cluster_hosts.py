@@ -85,8 +85,8 @@ class EqualPods:
             or used.memory + request.memory > capacity.memory
         ):
             return False
-        taken = used.scalars
-        return not any(taken.get(name, 0) + size > capacity.scalars[name] for name, size in self.scalars)
+        scalars = used.scalars
+        return not any(scalars.get(name, 0) + size > capacity.scalars[name] for name, size in self.scalars)
 
 
 class EqualPodsIndex:
@@ -114,14 +114,14 @@ class EqualPodsIndex:
             claimed = demand.claimed_requests(submission.pod, {})
             request = demand.fit_request(submission.pod.without_requests(claimed) if claimed else submission.pod)
             scalars = tuple((name, size) for name, size in request.scalars.items() if size)
-            wanted = (selector, frozenset(scalars))
-            if wanted not in self._eligible:
-                self._eligible[wanted] = {
-                    host.name: place
-                    for place, host in enumerate(self._hosts)
+            requirements = (selector, frozenset(scalars))
+            if requirements not in self._eligible:
+                self._eligible[requirements] = {
+                    host.name: number
+                    for number, host in enumerate(self._hosts)
                     if submission.matches(host.labels)
                     and all(size <= host.allocatable.scalars.get(name, 0) for name, size in scalars)
                 }
-            hosts = self._eligible[wanted]
+            hosts = self._eligible[requirements]
             pods = self._known[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
         return pods

@@ -154,8 +154,8 @@ def compare_figures(results: Sequence[FleetResult]) -> Iterator[tuple[str, list[
     for resource in results[0].stranded.devices:
         yield f"stranded {clean(resource)}", [f"{result.stranded.devices.get(resource, 0):,}" for result in results]
     for moves in results[0].fitting_after_moves:
-        after = f"after {pluralize(int(moves), 'move')}" if int(moves) else "at peak demand"
-        yield f"pods of --shape that fit {after}", [f"{result.fitting_after_moves[moves]:,}" for result in results]
+        when = f"after {pluralize(int(moves), 'move')}" if int(moves) else "at peak demand"
+        yield f"pods of --shape that fit {when}", [f"{result.fitting_after_moves[moves]:,}" for result in results]
 
 
 def numa_node_counts(results: Sequence[FleetResult]) -> dict[str, str]:

@@ -101,7 +101,9 @@ class ClusterSimulation:
     ) -> None:
         self._shape = shape
         self.groups = add_markers(groups) if strategy in STEERING else tuple(groups)
-        self.strategy, self._retries, self._recorder = strategy, retries, recorder
+        self.strategy = strategy
+        self._retries = retries
+        self._recorder = recorder
         self.hosts = build_hosts(self.groups)
         self._marker = PodMarker(self.hosts) if strategy in STEERING else None
         self._steered: dict[str, int] = {}  #: the NUMA nodes of chosen pods that are not bound yet
@@ -112,7 +114,8 @@ class ClusterSimulation:
         self._chooser = RandomChooser(seed)
         self._connections: list[Connections] = []  #: of containers of pods that started
         times = [submission.time for submission in self._submissions] or [0.0]
-        self._start, self._last_arrival = min(times), max(times)
+        self._start = min(times)
+        self._last_arrival = max(times)
         self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
         self._alignment = AlignmentMeter()
         self._rejections: Counter[str] = Counter()  #: by reason
@@ -201,7 +204,7 @@ class ClusterSimulation:
             self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
 
     def _start_waiting(self, released: Mapping[str, SimulatedHost]) -> None:
-        """Start what fits now that pods on these hosts have ended."""
+        """Start waiting pods that fit after pods on these hosts have ended."""
         for classes, unit in self._queue.heads():
             may_fit = any(
                 name in pod_class.hosts and pod_class.fits(host)
@@ -221,11 +224,11 @@ class ClusterSimulation:
         if hosts is None:
             return False
         by_uid = {member[2].uid: member for member in members}
-        chosen = []
+        placements = []
         for uid, host in hosts.items():
             submission, pod_class, pod = by_uid[uid]
-            chosen.append((submission, _Placement(pod, pod_class, host)))
-        self._bind(unit, chosen)
+            placements.append((submission, _Placement(pod, pod_class, host)))
+        self._bind(unit, placements)
         return True
 
     def _choose_all(self, members: Members) -> dict[str, SimulatedHost] | None:
@@ -233,11 +236,11 @@ class ClusterSimulation:
 
         They are chosen one after the other; if that fails, the scheduler may choose them together.
         """
-        chosen: list[tuple[Pod, SimulatedHost]] = []
+        pods_and_hosts: list[tuple[Pod, SimulatedHost]] = []
         for pod_class, pod in members:
             host = self._choose(pod_class, pod)
             if host is None:
-                for earlier, its_host in reversed(chosen):
+                for earlier, its_host in reversed(pods_and_hosts):
                     self._scheduler.forget(earlier, its_host)
                     self._steered.pop(earlier.uid, None)
                     if its_host.claims is not None:
@@ -247,25 +250,25 @@ class ClusterSimulation:
                 different = len({pod_class for pod_class, _ in members}) > 1
                 claiming = any(pod.uses_claims for _, pod in members)
                 return self._scheduler.choose_together(members) if different and not claiming else None
-            chosen.append((pod, host))
-        return {pod.uid: host for pod, host in chosen}
+            pods_and_hosts.append((pod, host))
+        return {pod.uid: host for pod, host in pods_and_hosts}
 
     def _choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
         """Return the host for *pod*; one with claims gets their devices there, as from the scheduler's DRA plugin."""
         if not pod.uses_claims:
-            chosen = self._scheduler.choose(pod_class, pod)
-            return self._steer(pod, chosen, ())
+            target = self._scheduler.choose(pod_class, pod)
+            return self._steer(pod, target, ())
         claims: dict[str, _ClaimStates] = {}
-        for name, place in pod_class.hosts.items():
-            host = self.hosts[place]
+        for name, number in pod_class.hosts.items():
+            host = self.hosts[number]
             states = host.claims.find(pod, host.kubelet) if host.claims else ""
             if not isinstance(states, str):
                 claims[name] = states
-        chosen = self._scheduler.choose(self._classes.restrict(pod_class, claims), pod) if claims else None
-        if chosen is not None and chosen.claims is not None:
-            chosen.claims.allocate(pod, claims[chosen.name])
-            self._states[pod.uid] = claims[chosen.name]
-        return self._steer(pod, chosen, self._states.get(pod.uid, ()))
+        target = self._scheduler.choose(self._classes.restrict(pod_class, claims), pod) if claims else None
+        if target is not None and target.claims is not None:
+            target.claims.allocate(pod, claims[target.name])
+            self._states[pod.uid] = claims[target.name]
+        return self._steer(pod, target, self._states.get(pod.uid, ()))
 
     def _steer(self, pod: Pod, host: SimulatedHost | None, claims: _ClaimStates) -> SimulatedHost | None:
         """Let the scheduler steer *pod* on its *host*, which is returned."""
@@ -287,8 +290,8 @@ class ClusterSimulation:
         pod = offering.objects.with_class_resources(submission.pod)
         return replace(submission, pod=replace(pod, claimed_requests=demand.claimed_requests(pod, {})))
 
-    def _bind(self, unit: PodUnit, chosen: Sequence[tuple[PodSubmission, _Placement]]) -> None:
-        decisions = [self._admit(placement) for _, placement in chosen]
+    def _bind(self, unit: PodUnit, placements: Sequence[tuple[PodSubmission, _Placement]]) -> None:
+        decisions = [self._admit(placement) for _, placement in placements]
         admitted = [decision.uid for decision in decisions if decision.admitted]
         if len(admitted) < len(decisions):
             for uid in admitted:
@@ -296,12 +299,12 @@ class ClusterSimulation:
             self._torn_gangs += bool(admitted)
             rejected = {
                 submission.pod.uid
-                for (submission, _), decision in zip(chosen, decisions, strict=True)
+                for (submission, _), decision in zip(placements, decisions, strict=True)
                 if not decision.admitted
             }
             self._retry(unit, rejected)
             return
-        for (submission, (pod, _, host)), decision in zip(chosen, decisions, strict=True):
+        for (submission, (pod, _, host)), decision in zip(placements, decisions, strict=True):
             run = self._runs[submission.pod.uid]
             self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
             self._started[host.group.name] += 1

@@ -130,12 +130,12 @@ class Comparison(HtmlTable):
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
     """Return *base* with every combination of *dimensions*; :class:`SettingsError` for unknown names and values."""
-    chosen = dict(map(_parse_dimension, dimensions))
+    values_by_name = dict(map(_parse_dimension, dimensions))
     view = machine.kubelet_view()
     variants = [Variant({}, base)]
     # In the order of the table: whether a setting has an effect depends on earlier ones.
-    for name in (name for name in DIMENSIONS if name in chosen):
-        variants = [varied for variant in variants for varied in _vary(variant, name, chosen[name], view)]
+    for name in (name for name in DIMENSIONS if name in values_by_name):
+        variants = [varied for variant in variants for varied in _vary(variant, name, values_by_name[name], view)]
     for index, variant in enumerate(variants):
         if not variant.error:
             try:
@@ -151,21 +151,21 @@ def _parse_dimension(text: str) -> tuple[str, list[str]]:
     if name not in DIMENSIONS:
         raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
     values = [value for value in listed.split("|") if value]
-    known = _KNOWN_VALUES[name]
+    known_values = _KNOWN_VALUES[name]
     parts = (part for value in values for part in (value.split("+") if name.endswith("-options") else [value]))
     for part in parts:
-        if part not in known and (name, part) not in _ALSO_KNOWN:
-            close = difflib.get_close_matches(part, known, n=1)
+        if part not in known_values and (name, part) not in _ALSO_KNOWN:
+            close = difflib.get_close_matches(part, known_values, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise SettingsError(f"{name}={part}: expected one of {', '.join(known)}{hint}")
+            raise SettingsError(f"{name}={part}: expected one of {', '.join(known_values)}{hint}")
     return name, values
 
 
-def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
+def _vary(variant: Variant, name: str, values: Sequence[str], view: KubeletView) -> Iterator[Variant]:
     """Yield *variant* with each value of another dimension; a value that is not available sets the error."""
     possible = tuple(_values(variant.settings, name))
-    if chosen and possible != (NOT_APPLICABLE,):
-        possible = tuple(_option_sets(chosen) if name.endswith("-options") else chosen)
+    if values and possible != (NOT_APPLICABLE,):
+        possible = tuple(_option_sets(values) if name.endswith("-options") else values)
     for value in possible:
         choices = {**variant.choices, name: value}
         try:
@@ -178,8 +178,8 @@ def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView)
 
 def _option_sets(options: Sequence[str]) -> Iterator[str]:
     """Yield every set of *options*, the smallest first, as ``a+b``."""
-    for chosen in chain.from_iterable(combinations(options, size) for size in range(len(options) + 1)):
-        yield "+".join(chosen) or NO_OPTIONS
+    for options_of_set in chain.from_iterable(combinations(options, size) for size in range(len(options) + 1)):
+        yield "+".join(options_of_set) or NO_OPTIONS
 
 
 def _options(value: str) -> dict[str, str]:
@@ -315,8 +315,8 @@ def score_variant(job: VariantJob, *, simulate: Callable[..., SimulationResult] 
     machine, events, lenient, claims, seed = _unpack_workload(job.workload)
     try:
         host = Host(machine, unpack(job.settings))
-        given = {"ignore_missing_devices": lenient, "claims": claims, "seed": seed}
-        result = simulate(host, events, progress=raise_if_cancelled, **given)
+        parameters = {"ignore_missing_devices": lenient, "claims": claims, "seed": seed}
+        result = simulate(host, events, progress=raise_if_cancelled, **parameters)
     except WorkLimitError as error:
         return job.number, str(error)
     return job.number, result.score

@@ -19,8 +19,8 @@ class ConnectionCounts(Document, frozen=True):
     @classmethod
     def of(cls, entries: Iterable[Connections]) -> "ConnectionCounts":
         every = list(entries)
-        gpus, nics = [each.connected for each in every], [each.paired for each in every]
-        unknown = sum(each.unknown for each in every)
+        gpus, nics = [entry.connected for entry in every], [entry.paired for entry in every]
+        unknown = sum(entry.unknown for entry in every)
         return cls(gpus.count(True), gpus.count(False), nics.count(True), nics.count(False), unknown)
 
 
@@ -29,7 +29,7 @@ NO_CONNECTIONS = ConnectionCounts()
 
 def container_connections(machine: Machine, devices: Iterable[Mapping[str, tuple[str, ...]]]) -> Iterable[Connections]:
     """Return how near the devices of containers are; nothing for a machine without PCI devices."""
-    return [connections(machine.locality, each) for each in devices if each] if machine.pci else ()
+    return [connections(machine.locality, ids) for ids in devices if ids] if machine.pci else ()
 
 
 def figures(counts: Iterable[ConnectionCounts]) -> dict[str, list[int]]:

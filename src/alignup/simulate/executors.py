@@ -37,7 +37,7 @@ RESULT_TIMEOUT = 3600.0  #: seconds without any result of a Dask cluster
 
 
 class EngineError(AlignError):
-    """An engine that cannot finish its jobs; the results that it returned before are valid."""
+    """An engine cannot finish its jobs; the results so far are valid."""
 
 
 class ProcessPool(ProcessPoolExecutor):
@@ -50,11 +50,11 @@ class ProcessPool(ProcessPoolExecutor):
 
     def __init__(self, count: int | None = None) -> None:
         resource_tracker.ensure_running()  # started later, it would unblock SIGINT
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit this
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit this
         try:
             forkserver.ensure_running()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         context = get_context("forkserver")
         self._stop = context.Event()
         count = count or len(sched_getaffinity(0))
@@ -141,26 +141,26 @@ class ProcessEngine(Engine):
             self._pool.__exit__(*error)
 
     def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
-        left = dict(enumerate(parcels))
+        remaining = dict(enumerate(parcels))
         losses = 0
-        while left:
-            before = len(left)
+        while remaining:
+            count = len(remaining)
             ended: SimpleQueue[Future[Value]] = SimpleQueue()
             try:
                 self._pool = pool = self._pool or ProcessPool(self._count)
                 # A call that is interrupted while it takes a lock never releases it, and the pool, which needs it, too,
                 # never ends. That is why the waiting functions of the standard library are not used here.
                 with _interrupts_deferred():
-                    numbers = {pool.submit(job, parcel): number for number, parcel in left.items()}
+                    numbers = {pool.submit(job, parcel): number for number, parcel in remaining.items()}
                     for future in numbers:
                         future.add_done_callback(ended.put)
-                for _ in range(before):
+                for _ in range(count):
                     done = ended.get()
                     value = done.result()
-                    del left[numbers[done]]
+                    del remaining[numbers[done]]
                     yield value
             except BrokenProcessPool:
-                losses = losses + 1 if len(left) == before else 0
+                losses = losses + 1 if len(remaining) == count else 0
                 if losses >= MAX_LOSSES:
                     raise EngineError(_KILLED) from None
                 self._pool = None
@@ -181,7 +181,9 @@ class DaskEngine(Engine):
         worker_timeout: float = WORKER_TIMEOUT,
         result_timeout: float = RESULT_TIMEOUT,
     ) -> None:
-        self._address, self._count, self._timeout = address, count, timeout
+        self._address = address
+        self._count = count
+        self._timeout = timeout
         self._worker_timeout = worker_timeout
         self._result_timeout = result_timeout
         self.client: Any = None  #: a ``distributed.Client``, from the start on

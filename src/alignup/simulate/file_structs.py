@@ -65,10 +65,10 @@ def check_header(header: ObjectReader, type_: type[FileStruct]) -> None:
     reject_unknown(header, field_names(type_))
 
 
-def reject_unknown(owner: ObjectReader, known: Collection[str]) -> None:
+def reject_unknown(owner: ObjectReader, names: Collection[str]) -> None:
     for name in owner.fields:
-        if name not in known:
-            owner.error(name, f"unknown field; expected one of {', '.join(known)}")
+        if name not in names:
+            owner.error(name, f"unknown field; expected one of {', '.join(names)}")
 
 
 def show_value(value: object) -> str:

@@ -272,10 +272,10 @@ def generate_for_cluster(
 ) -> tuple[PodSubmission, ...]:
     """Return *pods* that request *load* of all hosts on average; ``SettingsError`` if *load* is invalid."""
     submissions: list[PodSubmission] = []
-    left, hosts_left = pods, sum(group.count for group in groups)
+    pods_left, hosts_left = pods, sum(group.count for group in groups)
     for number, group in enumerate(groups):
-        share = left * group.count // hosts_left if hosts_left else 0
-        left, hosts_left = left - share, hosts_left - group.count
+        share = pods_left * group.count // hosts_left if hosts_left else 0
+        pods_left, hosts_left = pods_left - share, hosts_left - group.count
         prefix = f"{group.name}-".lower() if len(groups) > 1 else ""
         events = generate(profile, group.machine, seed=seed + number, pods=share, load=load * max(group.count, 1))
         random = Random(seed + number)  # noqa: S311 - not cryptography

@@ -156,8 +156,8 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
         if isinstance(event, PodArrival):
             outcome = next(outcomes)
             if outcome.admitted:
-                held = present[event.pod.uid] = _held(outcome)
-                totals.update(held)
+                amounts = present[event.pod.uid] = _held(outcome)
+                totals.update(amounts)
         elif event.uid in present:
             totals.subtract(present.pop(event.uid))
         if times and times[-1] == event.time:  # what lasts no time is not shown
@@ -173,8 +173,8 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
     counts: dict[str, list[int]] = {reason: [0] * REJECTION_INTERVALS for reason in result.reasons}
     for outcome in result.outcomes:
         if outcome.rejection is not None:
-            place = min(int((outcome.time - first) / width), REJECTION_INTERVALS - 1)
-            counts[outcome.rejection.reason][place] += 1
+            interval = min(int((outcome.time - first) / width), REJECTION_INTERVALS - 1)
+            counts[outcome.rejection.reason][interval] += 1
     return Timeline(
         times=times,
         held=shares,
@@ -185,11 +185,11 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
 
 
 def _held(outcome: PodOutcome) -> Counter[str]:
-    held: Counter[str] = Counter()
+    amounts: Counter[str] = Counter()
     for placement in outcome.placements:
-        held[CPU] += placement.cpus.bit_count()
+        amounts[CPU] += placement.cpus.bit_count()
         for block in placement.memory:
-            held[block.type] += block.size
+            amounts[block.type] += block.size
         for resource, ids in placement.devices.items():
-            held[resource] += len(ids)
-    return held
+            amounts[resource] += len(ids)
+    return amounts

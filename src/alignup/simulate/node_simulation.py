@@ -54,7 +54,9 @@ class ProgressReporter:
     """A limit on reports: *progress* is called at most once per ``MIN_INTERVAL``, and at the end."""
 
     def __init__(self, progress: Progress | None, total: int, *, now: Callable[[], float] = monotonic) -> None:
-        self._progress, self._total, self._now = progress, total, now
+        self._progress = progress
+        self._total = total
+        self._now = now
         self._reported = -1
         self._next = now() + MIN_INTERVAL
 
@@ -123,8 +125,8 @@ def shortfall(rejection: Rejection) -> str:
         needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
         nodes = bits.union(short.nodes or 0 for short in shortfalls)
         most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
-        where = f" on node{plural} {bits.show(nodes)}" if nodes else ""
-        texts.append(f"{resource}: {needed} needed, {most}{free} free{where}")
+        area = f" on node{plural} {bits.show(nodes)}" if nodes else ""
+        texts.append(f"{resource}: {needed} needed, {most}{free} free{area}")
     return "; ".join(texts)
 
 

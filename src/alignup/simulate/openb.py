@@ -129,7 +129,9 @@ def build_pod(milli: int, memory: int, gpus: int, *, guaranteed: bool) -> Pod:
 
 class _Row:
     def __init__(self, path: Path, line: int, values: dict[str, str | None]) -> None:
-        self._path, self._line, self._values = path, line, values
+        self._path = path
+        self._line = line
+        self._values = values
 
     def has(self, name: str) -> bool:
         return name in self._values

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 from alignup.align.bits import NodeSet
@@ -50,78 +51,32 @@ Zone = dict[str, int]  #: what a NUMA node has free: CPUs in thousandths, bytes,
 Rating = Callable[[EqualPods, SimulatedHost], float | None]  #: higher is better; ``None``: the pod cannot go there
 
 
-@dataclass(slots=True, eq=False)
-class _ClassRanking:
-    """The hosts of one class by their ratings, as of a number of changes."""
-
-    heap: list[tuple[float, int, int]] = field(default_factory=list)  #: minus the rating, place and version of the host
-    changes: int = 0
-
-
-class HostIndex:
-    """The best host for each class of pods: a changed host is rated again for a class when a pod of the class asks."""
-
-    def __init__(self, hosts: Sequence[SimulatedHost], rate: Rating) -> None:
-        self._hosts, self._rate = hosts, rate
-        self._places = {host.name: place for place, host in enumerate(hosts)}
-        self._versions = [0] * len(hosts)
-        self._changes: list[int] = []
-        self._rankings: dict[EqualPods, _ClassRanking] = {}
-
-    def touch(self, host: str) -> None:
-        """Note that a host has changed."""
-        place = self._places[host]
-        self._versions[place] += 1
-        self._changes.append(place)
-
-    def best(self, pod_class: EqualPods) -> SimulatedHost | None:
-        """Return the host with the highest rating, the first of equal ones; ``None``: no host can run such a pod."""
-        ranking = self._rankings.get(pod_class)
-        places: Iterable[int] = pod_class.hosts.values()
-        if ranking is None:
-            ranking = self._rankings[pod_class] = _ClassRanking()
-        else:
-            changed = dict.fromkeys(self._changes[ranking.changes :])
-            places = [place for place in changed if self._hosts[place].name in pod_class.hosts]
-        ranking.changes = len(self._changes)
-        heap = ranking.heap
-        for place in places:
-            rating = self._rate(pod_class, self._hosts[place])
-            if rating is not None:
-                heapq.heappush(heap, (-rating, place, self._versions[place]))
-        while heap:
-            _, place, version = heap[0]
-            if version == self._versions[place]:
-                return self._hosts[place]
-            heapq.heappop(heap)
-        return None
+#: What a rating depends on besides the class of the pod. Of states with equal ratings, the lowest comes first.
+State = tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class _ClassRatings:
     """The ratings of one class, as of a number of changes."""
 
-    known: dict[int, float | None] = field(default_factory=dict)  #: state → rating
-    heap: list[tuple[float, int]] = field(default_factory=list)  #: minus the rating, and the state, if it has hosts
-    queued: set[int] = field(default_factory=set)  #: the states in the heap
+    by_state: dict[State, float | None] = field(default_factory=dict)
+    heap: list[tuple[float, State]] = field(default_factory=list)  #: minus the rating, and the state, if it has hosts
+    queued: set[State] = field(default_factory=set)  #: the states in the heap
     changes: int = 0
 
 
-class StateIndex:
-    """The best host for each class of pods, by states.
-
-    A rating depends on the class and on the state of a host only, which is its group, its free CPUs, memory and
-    devices, and what its pods use in total. Hosts return to the same states again and again, so most ratings are known.
-    """
+class HostIndex:
+    """The best host for each class of pods: a state is rated once for each class, when a pod of the class asks."""
 
     def __init__(
-        self, hosts: Mapping[str, SimulatedHost], rate: Rating, ledger: Callable[[SimulatedHost], Ledger | None]
+        self, hosts: Mapping[str, SimulatedHost], rate: Rating, state: Callable[[SimulatedHost], State | None]
     ) -> None:
-        """*ledger* returns the state that a host will have when all pods on their way are there; ``None``: unknown."""
-        self._hosts, self._rate, self._ledger = hosts, rate, ledger
-        self._numbers: dict[Hashable, int] = {}  #: of states
-        self._states: dict[str, int] = {}  #: host → state
-        self._members: dict[int, dict[str, None]] = {}  #: state → hosts, in the order of their changes
+        """*state* is called when a host has changed; ``None``: no pod can go there."""
+        self._hosts = hosts
+        self._rate = rate
+        self._state = state
+        self._states: dict[str, State] = {}  #: by host
+        self._members: dict[State, dict[str, None]] = {}  #: hosts, in the order of their changes
         self._changed: dict[str, None] = dict.fromkeys(hosts)
         self._moved: list[str] = []  #: hosts, each time that they got a state
         self._ratings: dict[EqualPods, _ClassRatings] = {}
@@ -146,15 +101,15 @@ class StateIndex:
 
     def _move_changed(self) -> None:
         for name in self._changed:
-            before = self._states.pop(name, None)
-            if before is not None:
-                del self._members[before][name]
-            host = self._hosts[name]
-            ledger = self._ledger(host)
-            if ledger is None:
+            old_state = self._states.pop(name, None)
+            if old_state is not None:
+                members = self._members[old_state]
+                del members[name]
+                if not members:
+                    del self._members[old_state]
+            state = self._state(self._hosts[name])
+            if state is None:
                 continue
-            key = (id(host.group), ledger.alignment_key(), used_key(ledger.used))
-            state = self._numbers.setdefault(key, len(self._numbers))
             self._members.setdefault(state, {})[name] = None
             self._states[name] = state
             self._moved.append(name)
@@ -164,9 +119,9 @@ class StateIndex:
         state = self._states.get(name)
         if state is None or state in ratings.queued:
             return
-        if state not in ratings.known:
-            ratings.known[state] = self._rate(pod_class, self._hosts[name])
-        rating = ratings.known[state]
+        if state not in ratings.by_state:
+            ratings.by_state[state] = self._rate(pod_class, self._hosts[name])
+        rating = ratings.by_state[state]
         if rating is not None:
             ratings.queued.add(state)
             heapq.heappush(ratings.heap, (-rating, state))
@@ -176,7 +131,7 @@ class StateIndex:
         best = None
         while ratings.heap and best is None:
             entry = ratings.heap[0]
-            members = self._members[entry[1]]
+            members = self._members.get(entry[1], {})
             best = next((name for name in members if name in pod_class.hosts), None)
             if best is None:
                 heapq.heappop(ratings.heap)
@@ -227,11 +182,11 @@ def score_totals(scoring: Scoring, request: FitRequest, used: UsedResources, hos
         (used.milli_cpu + (request.milli_cpu or DEFAULT_MILLI_CPU), capacity.milli_cpu),
         (used.memory + (request.memory or DEFAULT_MEMORY), capacity.memory),
     )
-    known = [(wanted, size) for wanted, size in pairs if size]
+    amounts = [(amount, size) for amount, size in pairs if size]
     if scoring is Scoring.LEAST_ALLOCATED:
-        scores = [max(0, size - wanted) * 100 // size for wanted, size in known]
+        scores = [max(0, size - amount) * 100 // size for amount, size in amounts]
     else:
-        scores = [min(wanted, size) * 100 // size for wanted, size in known]
+        scores = [min(amount, size) * 100 // size for amount, size in amounts]
     return sum(scores) / len(scores) if scores else 0.0
 
 
@@ -243,7 +198,13 @@ class TotalsScheduler:
     def __init__(self, hosts: Sequence[SimulatedHost], scoring: Scoring) -> None:
         self.scoring = scoring
         self._reserved: dict[str, dict[str, EqualPods]] = {}  #: host → uid → class, of pods that no kubelet has yet
-        self.index = HostIndex(hosts, self.rate)
+        self._numbers = {host.name: number for number, host in enumerate(hosts)}
+        self._changes = count()
+        self.index = HostIndex({host.name: host for host in hosts}, self.rate, self.new_state)
+
+    def new_state(self, host: SimulatedHost) -> State:
+        """Return a state that no host had before; of hosts with equal ratings, the first is chosen."""
+        return self._numbers[host.name], next(self._changes)
 
     def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
         used = self.used(host)
@@ -252,7 +213,7 @@ class TotalsScheduler:
         return score_totals(self.scoring, pod_class.request, used, host)
 
     def used(self, host: SimulatedHost) -> UsedResources:
-        """Return what the pods of a host use, those on their way there included."""
+        """Return what the pods of a host use, including pods that its kubelet has not admitted yet."""
         used = host.kubelet.ledger.used
         for reserved in self.reserved(host):
             used = used.plus(reserved.request)
@@ -308,8 +269,8 @@ class AggregateScheduler(TotalsScheduler):
             charged = checked_amounts(reserved.pod, demand.requests(reserved.pod))
             for zone in zones:
                 _take(zone, charged)
-        wanted = _fit_on_zones(pod_class.pod, zones, topology.scope)
-        return None if wanted is None else total + _zone_score(wanted, zones)
+        amounts = _fit_on_zones(pod_class.pod, zones, topology.scope)
+        return None if amounts is None else total + _zone_score(amounts, zones)
 
 
 def free_zones(host: Host) -> list[Zone]:
@@ -339,15 +300,15 @@ def checked_amounts(pod: Pod, requests: Amounts) -> Zone:
 def _fit_on_zones(pod: Pod, zones: list[Zone], scope: Scope) -> list[Zone] | None:
     """Return what is compared, by container or for the pod; ``None`` if it does not fit. *zones* are reduced."""
     checked = list(_checked(pod, scope))
-    known = {name for zone in zones for name in zone}
-    for wanted, counts in checked:
-        needed = [(name, size) for name, size in wanted.items() if name in known]
+    names = {name for zone in zones for name in zone}
+    for amounts, counts in checked:
+        needed = [(name, size) for name, size in amounts.items() if name in names]
         fitting = next((zone for zone in zones if all(size <= zone.get(name, 0) for name, size in needed)), None)
         if fitting is None and zones:
             return None
         if fitting is not None and counts:
-            _take(fitting, wanted)
-    return [wanted for wanted, counts in checked if counts]
+            _take(fitting, amounts)
+    return [amounts for amounts, counts in checked if counts]
 
 
 def _checked(pod: Pod, scope: Scope) -> Iterator[tuple[Zone, bool]]:
@@ -368,23 +329,23 @@ def _checked(pod: Pod, scope: Scope) -> Iterator[tuple[Zone, bool]]:
         yield checked_amounts(pod, container.resources.requests), True
 
 
-def _take(zone: Zone, wanted: Zone) -> None:
-    for name, size in wanted.items():
+def _take(zone: Zone, amounts: Zone) -> None:
+    for name, size in amounts.items():
         if name in zone:
             zone[name] -= size
 
 
-def _zone_score(wanted: Sequence[Zone], zones: Sequence[Zone]) -> float:
+def _zone_score(needs: Sequence[Zone], zones: Sequence[Zone]) -> float:
     """Return the mean over containers of the lowest score of a NUMA node that is not 0; *zones* are reduced already."""
     means = []
-    for amounts in wanted:
+    for amounts in needs:
         scores = [_share_left(amounts, zone) for zone in zones]
         means.append(min((score for score in scores if score > 0), default=0.0))
     return sum(means) / len(means) if means else 100.0
 
 
-def _share_left(wanted: Zone, zone: Zone) -> float:
-    shares = [max(0, zone[name]) * 100 / (zone[name] + size) for name, size in wanted.items() if zone.get(name, 0) > 0]
+def _share_left(amounts: Zone, zone: Zone) -> float:
+    shares = [max(0, zone[name]) * 100 / (zone[name] + size) for name, size in amounts.items() if zone.get(name, 0) > 0]
     return sum(shares) / len(shares) if shares else 0.0
 
 
@@ -395,7 +356,8 @@ class PredictingScheduler:
         self.cluster = Cluster(max_unconfirmed=None, max_shapes=MAX_SHAPES, max_states=MAX_STATES)
         self.hosts = {host.name: host for host in hosts}
         self.mispredictions = 0
-        self.index = StateIndex(self.hosts, self.rate, self.predicted_ledger)
+        self._state_numbers: dict[Hashable, int] = {}
+        self.index = HostIndex(self.hosts, self.rate, self.predicted_state)
         for host in hosts:
             self.report(host)
 
@@ -411,6 +373,17 @@ class PredictingScheduler:
         record = self.cluster.record(host.name)
         ledgers = record.states().ledgers if record else ()
         return ledgers[0] if len(ledgers) == 1 else None
+
+    def predicted_state(self, host: SimulatedHost) -> State | None:
+        """Return the number of the group of a host, its free CPUs, memory and devices, and what its pods use in total.
+
+        Hosts return to the same states again and again.
+        """
+        ledger = self.predicted_ledger(host)
+        if ledger is None:
+            return None
+        key = (id(host.group), ledger.alignment_key(), used_key(ledger.used))
+        return (self._state_numbers.setdefault(key, len(self._state_numbers)),)
 
     def report(self, host: SimulatedHost) -> None:
         """Report the state of a host to the cluster."""
@@ -479,7 +452,10 @@ class SteeringScheduler(PredictingScheduler):
         machine, beside = host.kubelet.machine, dict[NodeSet, str]()
         for nodes, verdict in options.items() if claims else ():
             placements = verdict.placements
-            explained = [ExplainedClaim(each, decided_nodes(pod, placements, each.name, machine)) for each in claims]
+            explained = [
+                ExplainedClaim(claim_state, decided_nodes(pod, placements, claim_state.name, machine))
+                for claim_state in claims
+            ]
             if all(claim.aligned for claim in explained):
                 beside[nodes] = " and ".join(claim.state.name for claim in explained)
         choice = choose_node(options, self.order, beside)

@@ -55,7 +55,8 @@ class SharedPoolMeter:
     """Follows the ledgers of a simulation."""
 
     def __init__(self, host: Host, start: float) -> None:
-        self._machine, self._time = host.machine, start
+        self._machine = host.machine
+        self._time = start
         managed = host.settings.cpus.policy == CpuPolicy.STATIC
         self._all_cpus = 0 if managed else host.view.all_cpus  #: those that are shared if no manager gives any away
         self._division: dict[str, PoolShare] = {}
@@ -71,13 +72,13 @@ class SharedPoolMeter:
         pool = SharedPool(self._machine, self._all_cpus or ledger.cpus.shared, _free_memory(ledger))
         pods = list(_shared_pods(ledger))
         division = divide_pool(pool, pods, self._division)
-        before = self._division
-        self._moves += sum(uid in before and before[uid].nodes != share.nodes for uid, share in division.items())
+        earlier = self._division
+        self._moves += sum(uid in earlier and earlier[uid].nodes != share.nodes for uid, share in division.items())
         self._division = division
         self._uids.update(division)
         everywhere = {pod.uid: pool.nodes for pod in pods}
-        chosen = {uid: share.nodes for uid, share in division.items()}
-        self._now = len(pods), _measure(pool, pods, everywhere), _measure(pool, pods, chosen)
+        nodes_by_pod = {uid: share.nodes for uid, share in division.items()}
+        self._now = len(pods), _measure(pool, pods, everywhere), _measure(pool, pods, nodes_by_pod)
 
     def result(self, end: float) -> SharedPoolResult:
         self._advance(end)

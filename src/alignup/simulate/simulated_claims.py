@@ -41,7 +41,8 @@ class SimulatedClaims:
     def __init__(
         self, claims: HostClaims, *, host: str = "", named: dict[tuple[str, str], Claim] | None = None
     ) -> None:
-        self._claims, self._host = claims, host
+        self._claims = claims
+        self._host = host
         self._devices = {device.id: device for device in claims.devices}
         self._named = dict(claims.objects.claims) if named is None else named
         self._taken = {id_ for id_ in claims.objects.taken() if id_ in self._devices}
@@ -66,17 +67,19 @@ class SimulatedClaims:
         if classes := objects.missing_classes(missing):
             return f"DeviceClass {', '.join(classes)} is not known"
         try:
-            given = allocate(missing, self._claims.devices, matches=self._claims.matches, taken=self._taken)
+            allocations = allocate(missing, self._claims.devices, matches=self._claims.matches, taken=self._taken)
         except AlignError as error:
             return str(error)
-        if given is None:
+        if allocations is None:
             return "no free devices match its claims"
         states = []
-        new = iter(given)
+        new = iter(allocations)
         for name, claim in claims:
             allocated = next(new) if claim.allocated is None else claim.allocated
-            known = tuple((each.request, self._devices[each.id]) for each in allocated if each.id in self._devices)
-            states.append(ClaimState(name, replace(claim, allocated=allocated), known, allocated=True))
+            devices = tuple(
+                (device.request, self._devices[device.id]) for device in allocated if device.id in self._devices
+            )
+            states.append(ClaimState(name, replace(claim, allocated=allocated), devices, allocated=True))
         return tuple(states)
 
     def allocate(self, pod: Pod, states: Iterable[ClaimState]) -> None:

@@ -45,7 +45,7 @@ class PodMarker:
         marked = with_markers(pods.pod)
         if marked is None:
             return False
-        groups = {id(host.group): host for host in (self._hosts[place] for place in pods.hosts.values())}
+        groups = {id(host.group): host for host in (self._hosts[number] for number in pods.hosts.values())}
         try:
             answers = {fits_one_node(host.kubelet, pods.pod, marked) for host in groups.values()}
         except AlignError:

@@ -51,16 +51,16 @@ class StrandedResources:
 
 def distinct_shapes(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Return one pod of each shape, the most frequent shape first; pods with equal requests have the same shape."""
-    known: dict[Hashable, Pod] = {}
+    examples: dict[Hashable, Pod] = {}
     numbers: Counter[Hashable] = Counter()
     for pod in pods:
         written = _shape(pod, lambda amounts: tuple([(name, a.unscaled, a.power) for name, a in amounts.items()]))
-        known.setdefault(written, pod)
+        examples.setdefault(written, pod)
         numbers[written] += 1
     # Equal amounts can be written in several ways, but to compare every pod by its amounts would take longer.
     shapes: dict[Hashable, Pod] = {}
     counts: Counter[Hashable] = Counter()
-    for written, pod in known.items():
+    for written, pod in examples.items():
         shape = _shape(pod, lambda amounts: frozenset(amounts.items()))
         shapes.setdefault(shape, pod)
         counts[shape] += numbers[written]
@@ -78,9 +78,9 @@ def _shape(pod: Pod, key: Callable[[Amounts], Hashable]) -> Hashable:
 
 def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
     """Return what remains when *host* is filled with pods of these *shapes*; its ledger is restored."""
-    before, more = host.ledger, 0
+    ledger, more = host.ledger, 0
     try:
-        demanding = [(wanted, shape) for shape in shapes if any((wanted := _demand(host, shape))[:2])]
+        demanding = [(requested, shape) for shape in shapes if any((requested := _demand(host, shape))[:2])]
         # The most frequent shapes that allocate CPUs or devices, the most demanding first.
         for _, shape in sorted(demanding[:MAX_FILL_SHAPES], key=itemgetter(0), reverse=True):
             while _fits_one_more(host, replace(shape, uid=f"{shape.uid} and {more}")):
@@ -90,7 +90,7 @@ def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
         memory = max(0, allocatable.memory - host.ledger.used.memory) if allocatable else 0
         return StrandedResources(host.ledger.cpus.available.bit_count(), free, more, memory)
     finally:
-        host.ledger = before
+        host.ledger = ledger
 
 
 def _free_devices(ledger: Ledger) -> dict[str, int]:
@@ -100,22 +100,22 @@ def _free_devices(ledger: Ledger) -> dict[str, int]:
 
 def _demand(host: Host, pod: Pod) -> tuple[int, int, int]:
     """Return the devices, exclusive CPUs and bytes that a pod requests."""
-    known = host.ledger.devices.handled
-    devices = sum(sum(demand.devices(pod, container, known).values()) for container in pod.all_containers)
+    handled = host.ledger.devices.handled
+    devices = sum(sum(demand.devices(pod, container, handled).values()) for container in pod.all_containers)
     cpus = sum(host.cpus.exclusive_cpus(pod, container) for container in pod.all_containers)
     return devices, cpus, demand.fit_request(pod).memory
 
 
 def _fits_one_more(host: Host, pod: Pod) -> bool:
     """Admit *pod*; false if it is rejected or invalid, or gets no CPUs and devices and so could repeat for ever."""
-    before = host.ledger
+    ledger = host.ledger
     try:
         if not admit(host, pod).admitted:
             return False
     except PodError:
         return False
-    after = host.ledger
-    return (before.cpus.available, before.devices.free) != (after.cpus.available, after.devices.free)
+    new_ledger = host.ledger
+    return (ledger.cpus.available, ledger.devices.free) != (new_ledger.cpus.available, new_ledger.devices.free)
 
 
 def peak_demand(submissions: Iterable[PodSubmission]) -> float:
@@ -141,18 +141,18 @@ def measure_cluster(
 ) -> StrandedTotals:
     """Return what is stranded on *hosts* with these *ledgers*; hosts in the same state are measured once."""
     shapes = distinct_shapes(pods)
-    known: dict[Hashable, StrandedResources] = {}
+    results: dict[Hashable, StrandedResources] = {}
     totals = Counter(dict.fromkeys(("free_cpus", "free_memory", "cpus", "memory", "more"), 0))
     devices: Counter[str] = Counter()
     free_devices: Counter[str] = Counter()
     for host, ledger in zip(hosts, ledgers, strict=True):
         used = ledger.used
         key = (id(host.group), ledger.alignment_key(), used[:4], frozenset(used.scalars.items()))
-        stranded = known.get(key)
+        stranded = results.get(key)
         if stranded is None:
             kubelet = copy(host.kubelet)
             kubelet.ledger = ledger
-            stranded = known[key] = measure_stranded(kubelet, shapes)
+            stranded = results[key] = measure_stranded(kubelet, shapes)
         free_cpus = ledger.cpus.available.bit_count() if host.kubelet.cpus.allocatable else 0
         totals.update(free_cpus=free_cpus, free_memory=max(0, host.allocatable.memory - used.memory))
         totals.update(cpus=stranded.cpus, memory=stranded.memory, more=stranded.more)

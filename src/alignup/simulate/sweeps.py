@@ -188,11 +188,11 @@ def run_sweep(
         if key not in by_key or row["fingerprint"] != by_key[key].fingerprint:
             message = f"has a result of another sweep ({' '.join(key)}): delete it, or choose another file"
             raise TraceError(message, file=str(results.path))
-    left = [task for key, task in by_key.items() if key not in results.rows]
+    remaining = [task for key, task in by_key.items() if key not in results.rows]
     if progress:
-        progress(len(tasks) - len(left), len(tasks))
+        progress(len(tasks) - len(remaining), len(tasks))
     with engine:
-        for row in engine.results(job, [pack(task) for task in left]):
+        for row in engine.results(job, [pack(task) for task in remaining]):
             results.append(row)
             if progress:
                 progress(len(results.rows), len(tasks))

@@ -30,18 +30,17 @@ def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str
     total = len(comparison.ranked)
     among = f", like {_count(tied - 1, 'other combination')}," if tied > 1 else ""
     text = f"{_choices(best.variant.choices)}{among} admits {_admitted(best.score)}, {_on_one(best.score.pods.on_one)}"
-    given = f"the configured settings ({_given(result)})"
+    configured = f"the configured settings ({_given(result)})"
     more, aligned = best.score.admitted - result.admitted, best.score.pods.on_one - result.pods.on_one
     if more:
-        text += f"; {abs(more):,} {'more' if more > 0 else 'fewer'} than {given}"
+        text += f"; {abs(more):,} {'more' if more > 0 else 'fewer'} than {configured}"
     elif aligned:
-        text += (
-            f"; {given} admit as many, {abs(aligned):,} {'fewer' if aligned > 0 else 'more'} of them on one NUMA node"
-        )
+        fewer = "fewer" if aligned > 0 else "more"
+        text += f"; {configured} admit as many, {abs(aligned):,} {fewer} of them on one NUMA node"
     elif best.score.sort_key == result.sort_key:
-        text += f"; {given} are as good"
+        text += f"; {configured} are as good"
     else:
-        text += f"; {given} admit as many, and strand more"
+        text += f"; {configured} admit as many, and strand more"
     return f"{text}. It is the best of {_count(total, 'combination')}."
 
 

@@ -101,9 +101,9 @@ def read(text: str | bytes, *, file: str = "", fix_pod_level: bool = True) -> tu
         raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=file)
     reader = _TraceReader(file, fix_pod_level)
     try:
-        for place, document in _documents(text):
+        for document_location, document in _documents(text):
             add = reader.add_event if reader.has_header else reader.add_header
-            add(ObjectReader.of(document, replace(place, file=file)))
+            add(ObjectReader.of(document, replace(document_location, file=file)))
     except DocumentError as error:
         message = f"{error.message}; a trace is YAML, or JSON with one document per line"
         raise TraceError(message, file=file, line=error.line) from error
@@ -210,10 +210,12 @@ class _TraceReader:
         if event.has("gang"):
             event.faults("gang", event.text("gang"), names.subdomain_problems(event.text("gang")))
             pod = replace(pod, labels={**pod.labels, GANG_LABEL: event.text("gang")})
-        wanted = event.child("nodeSelector")
+        selector_fields = event.child("nodeSelector")
         selector = {
-            label: (wanted.strings(label) if isinstance(value, list | tuple) else (wanted.text(label),))
-            for label, value in wanted.fields.items()
+            label: (
+                selector_fields.strings(label) if isinstance(value, list | tuple) else (selector_fields.text(label),)
+            )
+            for label, value in selector_fields.fields.items()
         }
         self._append(event, PodArrival(time, pod, selector))
         if event.has("lifetime"):
@@ -232,8 +234,8 @@ class _TraceReader:
         key = (template, json.dumps(event.fields.get("requests"), default=str))
         if key not in self.shapes:
             if template and template not in self.templates:
-                known = ", ".join(self.templates) or "none"
-                event.error("template", f"no template {template}; the trace defines: {known}")
+                names = ", ".join(self.templates) or "none"
+                event.error("template", f"no template {template}; the trace defines: {names}")
             pod = self.templates[template] if template else _pod_of_requests({})
             amounts = _requests(event)
             if amounts and pod.containers:

@@ -58,7 +58,8 @@ class _Gauge:
 
     def change(self, value: int, time: float) -> None:
         self.area += self.value * (time - self.since)
-        self.since, self.value = time, value
+        self.since = time
+        self.value = value
         if value > self.peak:  # noqa: PLR1730 - ten times for each pod, and max() takes twice as long
             self.peak = value
 
@@ -89,11 +90,11 @@ class UsageMeter:
         self._counted: dict[str, dict[int | None, DeviceSet]] = {}
         for resource, inventory in devices.inventories.items():
             healthy = inventory.healthy
-            counted = [*((node, placed & healthy) for node, placed in inventory.on.items()), (None, healthy)]
+            counted = [*((node, on_node & healthy) for node, on_node in inventory.on.items()), (None, healthy)]
             self._counted[resource] = dict(counted)
-            for place, members in counted:
-                held = (members & ~devices.free[resource]).bit_count()
-                gauges[place, resource] = _Gauge(members.bit_count(), held, time)
+            for number, members in counted:
+                in_use = (members & ~devices.free[resource]).bit_count()
+                gauges[number, resource] = _Gauge(members.bit_count(), in_use, time)
         gauges[None, PODS] = _Gauge(host.settings.max_pods, len(ledger.pods), time)
         for resource, parts in by_resource.items():  # CPUs and memory, whose total is the sum over the nodes
             total = sum(gauge.total for gauge in parts)
@@ -102,24 +103,24 @@ class UsageMeter:
 
     def record(self, time: float, ledger: Ledger) -> None:
         self._now = time
-        before, self._ledger = self._ledger, ledger
-        if ledger is before:
+        earlier_ledger, self._ledger = self._ledger, ledger
+        if ledger is earlier_ledger:
             return
         self._gauges[None, PODS].change(len(ledger.pods), time)
-        self._record_amounts(time, before, ledger)
-        if ledger.devices is not before.devices:
-            self._record_devices(time, before.devices.free, ledger.devices.free)
+        self._record_amounts(time, earlier_ledger, ledger)
+        if ledger.devices is not earlier_ledger.devices:
+            self._record_devices(time, earlier_ledger.devices.free, ledger.devices.free)
 
-    def _record_amounts(self, time: float, before: Ledger, ledger: Ledger) -> None:
+    def _record_amounts(self, time: float, earlier_ledger: Ledger, ledger: Ledger) -> None:
         more: Counter[str] = Counter()  # CPUs and memory, in total
-        if ledger.cpus is not before.cpus and (None, CPU) in self._gauges:
-            for node, earlier in before.cpus.free.items():
-                if (taken := earlier - ledger.cpus.free[node]) != 0:
+        if ledger.cpus is not earlier_ledger.cpus and (None, CPU) in self._gauges:
+            for node, earlier in earlier_ledger.cpus.free.items():
+                if (change := earlier - ledger.cpus.free[node]) != 0:
                     gauge = self._gauges[node, CPU]
-                    gauge.change(gauge.value + taken, time)
-                    more[CPU] += taken
-        for node, node_memory in ledger.memory.nodes.items() if ledger.memory is not before.memory else ():
-            if node_memory is not before.memory.nodes[node]:
+                    gauge.change(gauge.value + change, time)
+                    more[CPU] += change
+        for node, node_memory in ledger.memory.nodes.items() if ledger.memory is not earlier_ledger.memory else ():
+            if node_memory is not earlier_ledger.memory.nodes[node]:
                 for type_, (_, _, _, reserved, _) in node_memory.tables.items():
                     gauge = self._gauges[node, type_]
                     if reserved != gauge.value:
@@ -130,12 +131,14 @@ class UsageMeter:
                 gauge = self._gauges[None, resource]
                 gauge.change(gauge.value + size, time)
 
-    def _record_devices(self, time: float, before: Mapping[str, DeviceSet], free: Mapping[str, DeviceSet]) -> None:
-        for resource, earlier in before.items():
+    def _record_devices(
+        self, time: float, earlier_free: Mapping[str, DeviceSet], free: Mapping[str, DeviceSet]
+    ) -> None:
+        for resource, earlier in earlier_free.items():
             if (changed := earlier ^ free[resource]) != 0:
-                for place, counted in self._counted[resource].items():
+                for node, counted in self._counted[resource].items():
                     if counted & changed:
-                        self._gauges[place, resource].change((counted & ~free[resource]).bit_count(), time)
+                        self._gauges[node, resource].change((counted & ~free[resource]).bit_count(), time)
 
     @property
     def duration(self) -> float:
@@ -159,10 +162,12 @@ class RequestMeter:
             allocatable.update({CPU: capacity.milli_cpu, MEMORY: capacity.memory, **capacity.scalars})
         counted = {name: size for name, size in allocatable.items() if size and name != MARKER}
         self._gauges = {name: _Gauge(size, 0, start) for name, size in counted.items()}
-        self._start, self._end = start, end
+        self._start = start
+        self._end = end
         self._now = start
         self._step = (end - start) / MAX_POINTS
-        self._next, self._sampled = start, 0
+        self._next = start
+        self._sampled = 0
         self._peaks: dict[str, TimelinePoint] = {}  #: since the last point, by attribute
         self.points: list[TimelinePoint] = []
         self.running = self.waiting = self.rejections = 0

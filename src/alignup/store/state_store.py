@@ -377,14 +377,16 @@ class _Plan:
         if len(added) < sum(uid in pods for uid in changed):  # some are among others
             last, added = -1, [*pods][::-1]
         for uid in reversed(added):
-            last = self._put(uid, stage, document, changed=uid in changed, after=last)
+            last = self._put(uid, stage, document, changed=uid in changed, after_number=last)
 
-    def _put(self, uid: str, stage: Stage, document: Callable[[str], bytes], *, changed: bool, after: int) -> int:
-        """Put a pod behind the row with the number *after*; return the number of its row."""
+    def _put(
+        self, uid: str, stage: Stage, document: Callable[[str], bytes], *, changed: bool, after_number: int
+    ) -> int:
+        """Put a pod behind the row with the number *after_number*; return the number of its row."""
         row = self.rows.get(uid)
         if row is None:
             self.needs_space = self.limited = True
-        elif row.stage != stage or row.number <= after:
+        elif row.stage != stage or row.number <= after_number:
             if row.stage != stage and stage is Stage.ADMITTED:
                 self.promoted.append(uid)
                 self.limited = True  # an admitted pod takes more space than a waiting one
@@ -439,10 +441,10 @@ def _resources(ledger: Ledger) -> tuple[object, ...]:
 
 def _changed_pods(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of admitted pods that were added, replaced or removed, or hold something else."""
-    saved_ledger, after = saved.host.ledger, state.host.ledger
-    changed = changed_keys(saved.pods, state.pods).union(*map(changed_keys, _by_pod(saved_ledger), _by_pod(after)))
-    if after.devices.inventories is not saved_ledger.devices.inventories:
-        changed |= after.devices.held.keys()  # they may be on other NUMA nodes now
+    saved_ledger, ledger = saved.host.ledger, state.host.ledger
+    changed = changed_keys(saved.pods, state.pods).union(*map(changed_keys, _by_pod(saved_ledger), _by_pod(ledger)))
+    if ledger.devices.inventories is not saved_ledger.devices.inventories:
+        changed |= ledger.devices.held.keys()  # they may be on other NUMA nodes now
     return changed
 
 
@@ -454,9 +456,9 @@ def _by_pod(ledger: Ledger) -> tuple[Mapping[str, object], ...]:
 def _changed_waiting(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of pods that wait or waited, if that changed; a new decision about a pod is not stored."""
     saved_waiting = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
-    after = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
-    moved = [uid for uid in saved_waiting if uid in after] != [uid for uid in after if uid in saved_waiting]
-    return {uid for uid in {*saved_waiting, *after} if moved or saved_waiting.get(uid) != after.get(uid)}
+    new_waiting = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
+    moved = [uid for uid in saved_waiting if uid in new_waiting] != [uid for uid in new_waiting if uid in saved_waiting]
+    return {uid for uid in {*saved_waiting, *new_waiting} if moved or saved_waiting.get(uid) != new_waiting.get(uid)}
 
 
 def _admitted_document(state: DurableState, uid: str) -> bytes:

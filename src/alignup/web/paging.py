@@ -82,7 +82,7 @@ class SnapshotPager(Generic[Item]):
         return match[1], min(int(match[2]), len(items)), items
 
     def _drop_expired(self) -> None:
-        self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > self._now()}
+        self._kept = {key: entry for key, entry in self._kept.items() if entry[0] > self._now()}
 
 
 async def encode_items(

@@ -39,8 +39,8 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
     ids = [node for node in listed if isinstance(node, int) and not isinstance(node, bool)]
     if machine is None:
         return bits.of(node for node in ids if 0 <= node < MAX_NODE_ID) or None
-    known = {node.id for node in machine.nodes}
-    nodes = {node for node in ids if node in known} or _pci_nodes(attributes, machine)
+    node_ids = {node.id for node in machine.nodes}
+    nodes = {node for node in ids if node in node_ids} or _pci_nodes(attributes, machine)
     return bits.of(near for node in nodes for near in _with_cpus(node, machine)) or None
 
 
@@ -48,8 +48,8 @@ def _wrong_numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine
     """Return the NUMA nodes in the attributes of a device that the *machine* does not have; -1 means unknown."""
     value = attributes.get(NUMA_NODE)
     listed = value if isinstance(value, tuple) else (value,)
-    known = {-1, *(node.id for node in machine.nodes)}
-    return tuple(node for node in listed if isinstance(node, int) and node not in known)
+    node_ids = {-1, *(node.id for node in machine.nodes)}
+    return tuple(node for node in listed if isinstance(node, int) and node not in node_ids)
 
 
 def _pci_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> set[int]:
@@ -133,7 +133,7 @@ def decided_nodes(pod: Pod, placements: Iterable[Placement], claim: str, machine
 def is_aligned(devices: Iterable[NodeSet], decided: NodeSet) -> bool:
     """Return whether everything decided is on NUMA nodes of the devices, and every device on one of these nodes."""
     nodes = tuple(devices)
-    return not decided & ~bits.union(nodes) and all(each & decided for each in nodes)
+    return not decided & ~bits.union(nodes) and all(group & decided for group in nodes)
 
 
 def _on_nodes(nodes: NodeSet) -> str:
@@ -171,18 +171,18 @@ class ExplainedClaim:
         subject = f"device{'s' if len(names) > 1 else ''} {', '.join(names)}"
         if not state.allocated:
             subject = f"the device of claim {state.name}"
-        known = sorted(nodes for nodes in places if nodes is not None)
-        if not known or (state.allocated and None in places):
+        sites = sorted(nodes for nodes in places if nodes is not None)
+        if not sites or (state.allocated and None in places):
             return f"the NUMA node of {subject} is not known"
         if state.allocated:
-            where = f"{subject} {'is' if len(names) == 1 else 'are'} {_on_nodes(bits.union(known))}"
+            sentence = f"{subject} {'is' if len(names) == 1 else 'are'} {_on_nodes(bits.union(sites))}"
         else:
-            where = f"{subject} will be on NUMA node {' or '.join(map(bits.show, known))}"
-        where += f"; {self.locality.unmet}" if self.locality.unmet else ""
+            sentence = f"{subject} will be on NUMA node {' or '.join(map(bits.show, sites))}"
+        sentence += f"; {self.locality.unmet}" if self.locality.unmet else ""
         if not self.decided.all:
-            return where
+            return sentence
         verdict = {True: ": aligned", False: ": not aligned", None: ": aligned or not, as the scheduler chooses"}
-        return f"{where}, {self.decided}{verdict[self.aligned]}"
+        return f"{sentence}, {self.decided}{verdict[self.aligned]}"
 
     def remedy(self) -> str:
         """Say which change, which was tried, brings the devices to the CPUs; empty if there is none."""
@@ -233,16 +233,16 @@ def place_devices(
     devices: Iterable[SliceDevice], machine: Machine | None
 ) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
     """Return *devices* with their NUMA nodes on the *machine*, and what is wrong with them."""
-    placed = tuple(replace(device, nodes=numa_nodes(device.attributes, machine)) for device in devices)
+    devices_on_nodes = tuple(replace(device, nodes=numa_nodes(device.attributes, machine)) for device in devices)
     wrong: dict[tuple[int, ...], list[DeviceId]] = {}
-    for device in placed if machine is not None else ():
+    for device in devices_on_nodes if machine is not None else ():
         if machine is not None and (nodes := _wrong_numa_nodes(device.attributes, machine)):
             wrong.setdefault(nodes, []).append(device.id)
     problems = [
         f"this machine does not have NUMA node {', '.join(map(str, nodes))} of {name_devices(ids)} in its ResourceSlice"
         for nodes, ids in wrong.items()
     ]
-    return placed, tuple(problems)
+    return devices_on_nodes, tuple(problems)
 
 
 def name_devices(ids: Sequence[DeviceId]) -> str:
@@ -307,23 +307,25 @@ class HostClaims(NamedTuple):
         by_name = {state.name: state for state in states}
         others: dict[str, Collection[str]] = {**ledger.devices.held_by_others(pod.uid)}
         allocated = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
-        taken = self.objects.taken() - allocated
-        others["claims"] = [pci_address(device) for device in self.devices if device.id in taken]
+        unavailable = self.objects.taken() - allocated
+        others["claims"] = [pci_address(device) for device in self.devices if device.id in unavailable]
         machine, unsettled = ledger.places or (host.machine, {})
         return ClaimedDevices(by_name, machine.locality, others, unsettled).check(pod, placements)
 
     def _devices_beside(self, claim: Claim, nodes: NodeSet) -> tuple[SliceDevice, ...]:
         """Return the free devices on *nodes* that match *claim*, if they suffice for it."""
-        taken = self.objects.taken() - {device.id for device in claim.allocated or ()}
+        unavailable = self.objects.taken() - {device.id for device in claim.allocated or ()}
         near = [device for device in self.devices if device.nodes is not None and is_aligned([device.nodes], nodes)]
         try:
-            if allocate([claim], near, matches=self.matches, taken=taken) is None:
+            if allocate([claim], near, matches=self.matches, taken=unavailable) is None:
                 return ()
             requests = [request for alternatives in claim.requests for request in alternatives]
             return tuple(
                 device
                 for device in near
-                if any(is_available(device, request, taken) and self.matches(request, device) for request in requests)
+                if any(
+                    is_available(device, request, unavailable) and self.matches(request, device) for request in requests
+                )
             )
         except AlignError:
             return ()
@@ -332,14 +334,14 @@ class HostClaims(NamedTuple):
         """Return a claim without devices, and all free devices that match one of its requests."""
         if classes := self.objects.missing_classes([claim]):
             return ClaimState(name, claim, problem=f"DeviceClass {', '.join(classes)} is not known")
-        taken = self.objects.taken()
+        unavailable = self.objects.taken()
         try:
             candidates = tuple(
                 (request.name, device)
                 for alternatives in claim.requests
                 for request in alternatives
                 for device in self.devices
-                if is_available(device, request, taken) and self.matches(request, device)
+                if is_available(device, request, unavailable) and self.matches(request, device)
             )
             possible = self._can_allocate([claim])
         except AlignError as error:
@@ -349,10 +351,13 @@ class HostClaims(NamedTuple):
 
 
 def _allocated_state(name: str, claim: Claim, devices: Mapping[DeviceId, SliceDevice], pod: Pod) -> ClaimState:
-    known = tuple((each.request, devices.get(each.id) or SliceDevice(each.id)) for each in claim.allocated or ())
+    claim_devices = tuple(
+        (allocation.request, devices.get(allocation.id) or SliceDevice(allocation.id))
+        for allocation in claim.allocated or ()
+    )
     problem = ""
-    if missing := [str(each.id) for each in claim.allocated or () if each.id not in devices]:
+    if missing := [str(allocation.id) for allocation in claim.allocated or () if allocation.id not in devices]:
         problem = f"no ResourceSlice of this node has {', '.join(missing)}"
     elif pod.uid and claim.reserved_for and pod.uid not in claim.reserved_for:
         problem = f"{claim.title} is reserved for other pods"
-    return ClaimState(name, claim, known, allocated=True, problem=problem)
+    return ClaimState(name, claim, claim_devices, allocated=True, problem=problem)

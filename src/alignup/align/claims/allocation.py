@@ -47,18 +47,19 @@ class _Search:
     def __init__(
         self, claims: Sequence[Claim], devices: Sequence[SliceDevice], matches: Matches, taken: set[DeviceId]
     ) -> None:
-        self._claims, self._devices, self._matches, self._taken = claims, devices, matches, taken
+        self._claims = claims
+        self._devices = devices
+        self._matches = matches
+        self._taken = taken
         self._chosen: list[list[tuple[str, SliceDevice]]] = [[] for _ in claims]
         self._candidates: dict[tuple[int, int, int], tuple[SliceDevice, ...]] = {}
-        self._requests = [each for claim in claims for request in claim.requests for each in request]
+        self._requests = [alternative for claim in claims for request in claim.requests for alternative in request]
         self._compared = sorted({attribute for claim in claims for attribute, _ in claim.constraints})
         self._kinds: dict[DeviceId, Hashable] = {}
         self._steps = 0
 
     def result(self) -> tuple[tuple[AllocatedDevice, ...], ...]:
-        return tuple(
-            tuple(AllocatedDevice(request, device.id) for request, device in chosen) for chosen in self._chosen
-        )
+        return tuple(tuple(AllocatedDevice(request, device.id) for request, device in pairs) for pairs in self._chosen)
 
     def allocate(self, claim: int, request: int) -> bool:
         """Allocate devices for the requests of the claims from this one on."""
@@ -72,27 +73,27 @@ class _Search:
         )
 
     def _allocate_alternative(self, claim: int, request: int, alternative: int, start: int, count: int) -> bool:
-        wanted = self._claims[claim].requests[request][alternative]
+        choice = self._claims[claim].requests[request][alternative]
         candidates = self._candidates_of(claim, request, alternative)
-        needed = len(candidates) if wanted.count is None else wanted.count
+        needed = len(candidates) if choice.count is None else choice.count
         if not candidates:
-            return needed == 0 and wanted.count is not None and self.allocate(claim, request + 1)
+            return needed == 0 and choice.count is not None and self.allocate(claim, request + 1)
         if count == needed:
             return self.allocate(claim, request + 1)
         if len(self._chosen[claim]) + needed - count > MAX_RESULTS:
             return False
-        last = start + 1 if wanted.count is None else len(candidates)  # all devices: each must be free
+        last = start + 1 if choice.count is None else len(candidates)  # all devices: each must be free
         tried: set[Hashable] = set()
         for index in range(start, last):
             device = candidates[index]
             self._count_step()
-            if not is_available(device, wanted, self._taken) or (kind := self._kind_of(device)) in tried:
+            if not is_available(device, choice, self._taken) or (kind := self._kind_of(device)) in tried:
                 continue
             tried.add(kind)
-            if not self._satisfies(claim, wanted.name, device):
+            if not self._satisfies(claim, choice.name, device):
                 continue
-            self._chosen[claim].append((wanted.name, device))
-            if exclusive := not wanted.admin_access and not device.shared:
+            self._chosen[claim].append((choice.name, device))
+            if exclusive := not choice.admin_access and not device.shared:
                 self._taken.add(device.id)
             if self._allocate_alternative(claim, request, alternative, index + 1, count + 1):
                 return True
@@ -114,8 +115,8 @@ class _Search:
     def _candidates_of(self, claim: int, request: int, alternative: int) -> tuple[SliceDevice, ...]:
         key = (claim, request, alternative)
         if key not in self._candidates:
-            wanted = self._claims[claim].requests[request][alternative]
-            self._candidates[key] = tuple([device for device in self._devices if self._matches(wanted, device)])
+            choice = self._claims[claim].requests[request][alternative]
+            self._candidates[key] = tuple([device for device in self._devices if self._matches(choice, device)])
         return self._candidates[key]
 
     def _kind_of(self, device: SliceDevice) -> Hashable:
@@ -123,7 +124,10 @@ class _Search:
         if device.id not in self._kinds:
             compared = tuple([device.attributes.get(attribute) for attribute in self._compared])
             try:
-                suits = [is_available(device, each, ()) and self._matches(each, device) for each in self._requests]
+                suits = [
+                    is_available(device, alternative, ()) and self._matches(alternative, device)
+                    for alternative in self._requests
+                ]
                 self._kinds[device.id] = tuple(suits), compared, device.shared
             except AlignError:  # of a selector that may never be needed
                 self._kinds[device.id] = device.id

@@ -73,7 +73,7 @@ def demands_near_claims(pod: Pod) -> bool:
 
 
 class _Choice(NamedTuple):
-    """Devices that one container may get together."""
+    """A set of devices that a container may get."""
 
     ids: dict[str, list[str]]  #: by resource or claim; PCI addresses of devices of claims, where they are known
     roots: dict[str, str]  #: root complexes of devices of claims, by id
@@ -89,14 +89,14 @@ class ClaimedDevices(NamedTuple):
 
     def check(self, pod: Pod, placements: Collection[Placement]) -> ClaimedLocality:
         """Return whether the devices satisfy all demands of *pod* if it gets *placements*."""
-        placed = {placement.container: placement for placement in placements}
+        placements_by_container = {placement.container: placement for placement in placements}
         result = NOTHING_UNMET
         for demand in locality_demands(pod, strict=False):
             for container in pod.all_containers:
                 names = [name for name in claims_used(pod, container) if name in self.states and demand.concerns(name)]
                 if not names:
                     continue
-                answer, possible = self._check(demand, pod, names, placed.get(container.name))
+                answer, possible = self._check(demand, pod, names, placements_by_container.get(container.name))
                 if not answer.satisfied and (not result.unmet or not possible):
                     subject = f"container {container.name}: the devices"
                     verb = "may not satisfy" if possible or answer.satisfied is None else "do not satisfy"

@@ -33,16 +33,16 @@ class ClaimLedger:
 
         The names are unlike those of extended resources: ``gpu.example.com (DRA, H100)``.
         """
-        known = {device.id: device for device in self.devices}
+        devices_by_id = {device.id: device for device in self.devices}
         for uid in self.held:
             for ids in self.claims_of(uid).values():
                 for id_ in ids:
-                    known.setdefault(id_, SliceDevice(id_))
+                    devices_by_id.setdefault(id_, SliceDevice(id_))
         pools: dict[str, set[str]] = {}
-        for id_ in known:
+        for id_ in devices_by_id:
             pools.setdefault(id_.driver, set()).add(id_.pool)
         groups: dict[str, list[SliceDevice]] = {}
-        for id_, device in known.items():
+        for id_, device in devices_by_id.items():
             pool = f"pool {id_.pool}" if len(pools[id_.driver]) > 1 else ""
             details = ", ".join(filter(None, ("DRA", str(device.attributes.get(MODEL, "")), pool)))
             groups.setdefault(f"{id_.driver} ({details})", []).append(device)
@@ -50,11 +50,11 @@ class ClaimLedger:
 
     def count_by_node(self, pods: Container[str]) -> dict[int, dict[str, tuple[int, int]]]:
         """Return for each NUMA node and group how many devices there are, and how many that none of *pods* holds."""
-        taken = {id_ for uid in self.held if uid in pods for ids in self.claims_of(uid).values() for id_ in ids}
+        in_use = {id_ for uid in self.held if uid in pods for ids in self.claims_of(uid).values() for id_ in ids}
         counts: dict[int, dict[str, tuple[int, int]]] = {}
         for name, devices in self.groups.items():
             for device in devices:
                 for node in bits.members(device.nodes or 0):
                     count, free = counts.setdefault(node, {}).get(name, (0, 0))
-                    counts[node][name] = count + 1, free + (device.id not in taken)
+                    counts[node][name] = count + 1, free + (device.id not in in_use)
         return counts

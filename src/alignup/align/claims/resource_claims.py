@@ -159,15 +159,17 @@ class ClaimObjects:
         """Return the class that offers an extended resource; of several, the first by name."""
         if names.is_device_class(resource):
             return self.classes.get(resource.removeprefix(names.DEVICE_CLASS_PREFIX))
-        offering = [each for each in self.classes.values() if each.extended_resource == resource]
-        return min(offering, key=lambda each: each.name, default=None)
+        offering = [
+            device_class for device_class in self.classes.values() if device_class.extended_resource == resource
+        ]
+        return min(offering, key=lambda device_class: device_class.name, default=None)
 
     def with_class_resources(self, pod: Pod) -> Pod:
         """Return a *pod* that is not bound yet with the extended resources that a DeviceClass offers.
 
         A class that is requested by its own name counts even if it is not known.
         """
-        offered = {each.extended_resource for each in self.classes.values()}
+        offered = {device_class.extended_resource for device_class in self.classes.values()}
         requested = {name for container in pod.all_containers for name in container.resources.requests}
         served = [name for name in requested if name in offered or names.is_device_class(name)]
         return replace(pod, class_resources=tuple(sorted(served))) if served else pod
@@ -215,5 +217,5 @@ class ClaimObjects:
 
     def missing_classes(self, claims: Iterable[Claim]) -> tuple[str, ...]:
         """Return the device classes that *claims* name and that do not exist."""
-        named = {each.device_class for claim in claims for request in claim.requests for each in request}
+        named = {alternative.device_class for claim in claims for request in claim.requests for alternative in request}
         return tuple(sorted(named - self.classes.keys()))

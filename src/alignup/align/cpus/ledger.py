@@ -61,8 +61,8 @@ class CpuLedger:
         if checked and cpus & ~self.available:
             self._check_available(cpus & ~self.owned(uid))
         containers = self.held.get(uid, {})
-        before = self.owned(uid) if containers or self.pod_held else 0
-        owner = None if container in containers else (uid, before | cpus)
+        earlier = self.owned(uid) if containers or self.pod_held else 0
+        owner = None if container in containers else (uid, earlier | cpus)
         again = self.reusable if reusable is None else (uid, reusable)
         return type(self)(
             node_cpus=self.node_cpus,
@@ -136,7 +136,12 @@ class CpuLedger:
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
         """Release the CPUs of all containers that are not among these (pod uid, name)."""
-        gone = [(uid, name) for uid, held in self.held.items() for name in held if (uid, name) not in containers]
+        gone = [
+            (uid, name)
+            for uid, containers_of_pod in self.held.items()
+            for name in containers_of_pod
+            if (uid, name) not in containers
+        ]
         ledger = self
         for uid, name in gone:
             ledger = ledger.take_back(uid, name)
@@ -147,6 +152,6 @@ class CpuLedger:
         return self if self.reusable == (uid, cpus) else replace(self, reusable=(uid, cpus))
 
     def _check_available(self, cpus: CpuSet) -> None:
-        taken = cpus & ~self.available
-        if taken:
-            raise StateError(f"CPUs {bits.show(taken)} are not available")
+        unavailable = cpus & ~self.available
+        if unavailable:
+            raise StateError(f"CPUs {bits.show(unavailable)} are not available")

@@ -50,15 +50,15 @@ class CpuOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, gates: FeatureGates) -> Self:
         """Parse ``cpuManagerPolicyOptions``; of several errors, the first by option name is raised."""
-        chosen = {}
+        switches = {}
         for name, value in sorted(options.items()):
             stage = gates.release.options.get(name) if name in OPTION_STAGES else None
             check_stage(name, stage, gates, manager="CPU")
-            chosen[name] = parse_bool(name, value)
+            switches[name] = parse_bool(name, value)
         for first, second in _CLASHES:
-            if chosen.get(first) and chosen.get(second):
+            if switches.get(first) and switches.get(second):
                 raise SettingsError(f"static policy options {first} and {second} can not be used at the same time")
-        return cls(**{name.replace("-", "_"): on for name, on in chosen.items()})
+        return cls(**{name.replace("-", "_"): on for name, on in switches.items()})
 
     def check_machine(self, policy: Policy, *, sockets: int, nodes: int) -> None:
         """Raise if align-by-socket is incompatible with the topology manager *policy* or the machine."""

@@ -263,9 +263,9 @@ class CpuProvider(Provider[CpuLedger]):
         # Released CPUs can belong to another pod by now; the kubelet does not check.
         again = reusable if self.kubelet_faults or not reusable else reusable & ledger.owned(pod.uid)
         cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
-        left = reusable | cpus if ends else reusable & ~cpus
+        rest = reusable | cpus if ends else reusable & ~cpus
         checked = not self.kubelet_faults
-        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left, checked=checked)
+        return ledger.give(pod.uid, container.name, cpus=cpus, reusable=rest, checked=checked)
 
     def _allocate_pod(self, ledger: CpuLedger, pod: Pod, affinity: NodeSet | None) -> CpuLedger:
         """Allocate pod-level CPUs as a whole, and divide them among the containers."""
@@ -340,7 +340,7 @@ class CpuProvider(Provider[CpuLedger]):
                 f'not all reserved cpus: "{bits.show(self.reserved)}" '
                 f'are present in defaultCpuSet: "{bits.show(shared)}"'
             )
-        known = shared | bits.union(pod_held.values())
+        accounted = shared | bits.union(pod_held.values())
         for uid, containers in held.items():
             for name, cpus in containers.items():
                 if cpus & shared:
@@ -348,11 +348,11 @@ class CpuProvider(Provider[CpuLedger]):
                         f'pod: {uid}, container: {name} cpuset: "{bits.show(cpus)}" '
                         f'overlaps with default cpuset "{bits.show(shared)}"'
                     )
-                known |= cpus
-        if known != everything:
+                accounted |= cpus
+        if accounted != everything:
             raise StateError(
                 f'current set of available CPUs "{bits.show(everything)}" '
-                f'doesn\'t match with CPUs in state "{bits.show(known)}"'
+                f'doesn\'t match with CPUs in state "{bits.show(accounted)}"'
             )
         return shared
 

@@ -76,7 +76,8 @@ class PackedSelection:
             inner: tuple(sorted(filter(whole_cores.__contains__, inside), key=self._free_if_whole))
             for inner, inside in self._cores_of.items()
         }
-        self._cache_size, self._splits_cores = view.cpus_per_cache, release.splits_cores_in_cache
+        self._cache_size = view.cpus_per_cache
+        self._splits_cores = release.splits_cores_in_cache
         self._all = view.all_cpus
         self._cores_of_socket = _children(sockets, cores) if spread and release.goes_round_cores else {}
         take_cores: TakeStep = (self._smallest_core, self._whole_cores)
@@ -93,17 +94,17 @@ class PackedSelection:
         """Select exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
         if count <= 0:
             return 0
-        left = free & self._all
-        if count > left.bit_count():
+        rest = free & self._all
+        if count > rest.bit_count():
             raise not_enough_error(free, count)
-        taken = 0
+        selection = 0
         for at_least, step in self._steps:  # the last one takes any CPU
             if count >= at_least > 0:  # 0: there are no such groups
-                more = step(left, count)
-                taken |= more
-                left &= ~more
+                more = step(rest, count)
+                selection |= more
+                rest &= ~more
                 count -= more.bit_count()
-        return taken
+        return selection
 
     def nodes(self, free: CpuSet) -> list[CpuSet]:
         return self._order(free, inner=not self._nodes_first)
@@ -133,19 +134,19 @@ class PackedSelection:
 
     def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
         size = self._smallest_core
-        taken, used = 0, ~free
+        selection, used = 0, ~free
         for inner in self._order(free, inner=True):
             for core in self._whole_cores_of[inner]:
                 average = self._large_cores.get(core)
                 if not core & used if average is None else (core & free).bit_count() == average:
                     if core.bit_count() > need:
                         continue
-                    taken |= core
+                    selection |= core
                     used |= core
                     need -= core.bit_count()
                     if need < size:
-                        return taken
-        return taken
+                        return selection
+        return selection
 
     def _single(self, free: CpuSet, need: int) -> CpuSet:
         cores = (
@@ -153,20 +154,20 @@ class PackedSelection:
             for inner in self._order(free, inner=True)
             for core in _most_used_first(self._cores_of[inner], within=inner & free, free=free)
         )
-        taken = 0
-        while taken.bit_count() < need:  # never more than are free
-            taken |= lowest_cpus(next(cores) & free, need - taken.bit_count())
-        return taken
+        selection = 0
+        while selection.bit_count() < need:  # never more than are free
+            selection |= lowest_cpus(next(cores) & free, need - selection.bit_count())
+        return selection
 
     def _single_spread(self, free: CpuSet, need: int) -> CpuSet:
-        taken = 0
+        selection = 0
         for socket in self._order(free, inner=self._nodes_first):
-            inside = socket & free & ~taken
-            if self._cores_of_socket and inside.bit_count() > need - taken.bit_count():
+            inside = socket & free & ~selection
+            if self._cores_of_socket and inside.bit_count() > need - selection.bit_count():
                 cores = _most_used_first(self._cores_of_socket[socket], within=inside, free=inside)
-                return taken | _in_rounds([core & inside for core in cores], need - taken.bit_count())
-            taken |= lowest_cpus(inside, need - taken.bit_count())
-        return taken
+                return selection | _in_rounds([core & inside for core in cores], need - selection.bit_count())
+            selection |= lowest_cpus(inside, need - selection.bit_count())
+        return selection
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
         """Take whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
@@ -175,23 +176,23 @@ class PackedSelection:
             for node in self.nodes(free)
             for cache in _most_used_first(self._caches_of[node], within=node & free, free=free)
         ]
-        taken = _take_whole(order, free=free, need=need) if need >= self._cache_size else 0
-        need -= taken.bit_count()
-        free &= ~taken
+        selection = _take_whole(order, free=free, need=need) if need >= self._cache_size else 0
+        need -= selection.bit_count()
+        free &= ~selection
         if not need:
-            return taken
-        return taken | next((cpus for cache in order if (cpus := self._inside(cache, free, need=need))), 0)
+            return selection
+        return selection | next((cpus for cache in order if (cpus := self._inside(cache, free, need=need))), 0)
 
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
         """Take exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
         cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
         count = -(-need // self._core_size) if self._splits_cores else need // self._core_size
-        chosen = 0
+        selection = 0
         for core in cores[:count]:
-            chosen |= core
-        if self._splits_cores and need % 2 and self._core_size > 1 and chosen.bit_count() > need:
-            chosen ^= 1 << chosen.bit_length() - 1
-        return chosen if chosen.bit_count() == need else 0
+            selection |= core
+        if self._splits_cores and need % 2 and self._core_size > 1 and selection.bit_count() > need:
+            selection ^= 1 << selection.bit_length() - 1
+        return selection if selection.bit_count() == need else 0
 
 
 def not_enough_error(free: CpuSet, count: int) -> ProviderError:
@@ -212,14 +213,14 @@ def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
 
 def _in_rounds(cores: Sequence[CpuSet], need: int) -> CpuSet:
     """Return the lowest CPU of each of *cores*, then the second lowest of each, and so on: *need* of them."""
-    taken = 0
+    selection = 0
     while need:
         for core in cores:
-            lowest = core & ~taken & -(core & ~taken)
+            lowest = core & ~selection & -(core & ~selection)
             if lowest and need:
-                taken |= lowest
+                selection |= lowest
                 need -= 1
-    return taken
+    return selection
 
 
 def _whole_by_size(
@@ -251,7 +252,7 @@ def _take_whole(
 
     Those with an average size count as free if that many of their CPUs are.
     """
-    taken = 0
+    selection = 0
     used = ~free
     for group in groups:
         average = average_sizes.get(group)
@@ -259,12 +260,12 @@ def _take_whole(
             continue
         size = group.bit_count()
         if size <= need:
-            taken |= group
+            selection |= group
             used |= group
             need -= size
             if not need:
                 break
-    return taken
+    return selection
 
 
 def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[CpuSet, tuple[CpuSet, ...]]:
@@ -355,26 +356,26 @@ class DistributedSelection:
             raise ProviderError(ENDLESS, reason=KUBELET_HANGS)
         if self._overwrites:
             plan = plan.overwritten(sizes, count, group=self._group)
-        taken = 0
+        selection = 0
         for index in plan.nodes:
-            taken |= self._packed.take(nodes[index], plan.share)
+            selection |= self._packed.take(nodes[index], plan.share)
         if self._overwrites:
-            return self._take_in_turns(taken, [nodes[index] for index in plan.turns], count)
+            return self._take_in_turns(selection, [nodes[index] for index in plan.turns], count)
         for index in plan.extra:
-            taken |= self._packed.take(nodes[index] & ~taken, self._group)
-        return taken
+            selection |= self._packed.take(nodes[index] & ~selection, self._group)
+        return selection
 
-    def _take_in_turns(self, taken: CpuSet, nodes: Sequence[CpuSet], count: int) -> CpuSet:
-        """Return *taken* with more groups of CPUs of *nodes*, which take turns, up to *count* CPUs."""
-        while taken.bit_count() < count:
-            before = taken
+    def _take_in_turns(self, selection: CpuSet, nodes: Sequence[CpuSet], count: int) -> CpuSet:
+        """Return *selection* with more groups of CPUs of *nodes*, which take turns, up to *count* CPUs."""
+        while selection.bit_count() < count:
+            earlier = selection
             for node in nodes:
-                left = node & ~taken
-                if left.bit_count() >= self._group and taken.bit_count() < count:
-                    taken |= self._packed.take(left, self._group)
-            if taken == before:
+                rest = node & ~selection
+                if rest.bit_count() >= self._group and selection.bit_count() < count:
+                    selection |= self._packed.take(rest, self._group)
+            if selection == earlier:
                 raise ProviderError(ENDLESS, reason=KUBELET_HANGS)
-        return taken
+        return selection
 
     def _touched(self, node: CpuSet) -> Bits:
         return sum(1 << index for index, socket in enumerate(self._sockets) if socket & node)
@@ -428,28 +429,30 @@ class _Search:
         _, goal = self._rank(best)
         share, saved = self._even_part(best)
         remainder = self._remainder(best, share)
-        chosen = remainder.first(lambda more: self._score(saved + more) <= goal) if self._exact else remainder.richest()
+        combination = (
+            remainder.first(lambda more: self._score(saved + more) <= goal) if self._exact else remainder.richest()
+        )
         able = tuple(index for index in best if self._sizes[index] - share >= self._group)
-        turns = tuple(best[index] for index in chosen)
-        giving = tuple(best[index] for index in remainder.in_rounds(chosen))
+        turns = tuple(best[index] for index in combination)
+        giving = tuple(best[index] for index in remainder.in_rounds(combination))
         perfect = goal == 0 and not self._rank(best)[0]
         return DistributionPlan(best, share, giving, turns, able, perfect, by_socket=bool(self._sockets))
 
-    def _first_best(self, known: Indexes) -> Indexes:
-        """Return the first of the best combinations; *known* is one to start with."""
-        crosses, score = self._rank(known)
+    def _first_best(self, start: Indexes) -> Indexes:
+        """Return the first of the best combinations; *start* is one to start with."""
+        crosses, score = self._rank(start)
         bar = (crosses, score + 1)
         kinds = [(self._sizes[index], self._sockets and self._sockets[index]) for index in self._able]
-        for chosen in _first_of_each(kinds, self._width):
-            indexes = tuple([self._able[index] for index in chosen])
+        for positions in _first_of_each(kinds, self._width):
+            indexes = tuple([self._able[index] for index in positions])
             if not self._has_enough(indexes) or self._rank(indexes, ideal=True) >= bar:
                 continue
             rank = self._rank(indexes)
             if rank < bar:
-                known, bar = indexes, rank
+                start, bar = indexes, rank
                 if rank == (False, 0):
                     break
-        return known
+        return start
 
     def _has_enough(self, indexes: Indexes) -> bool:
         return sum([self._sizes[index] // self._group for index in indexes]) >= self._groups
@@ -463,8 +466,8 @@ class _Search:
         return share, share * (2 * sum(sizes) - share * self._width)
 
     def _remainder(self, indexes: Indexes, share: int) -> "_Remainder":
-        left = [self._sizes[index] - share for index in indexes]
-        return _Remainder(left, self._groups - share // self._group * self._width, group=self._group)
+        sizes = [self._sizes[index] - share for index in indexes]
+        return _Remainder(sizes, self._groups - share // self._group * self._width, group=self._group)
 
     def _rank(self, indexes: Indexes, *, ideal: bool = False) -> tuple[bool, int]:
         """Return the rank of a combination, or a lower bound for it (*ideal*); smaller is better."""
@@ -483,10 +486,10 @@ class _Search:
 
 
 class _Remainder:
-    """The remaining *groups*, taken in rounds from some nodes with *left* free CPUs, in that order."""
+    """The remaining *groups*, taken in rounds from some nodes with *sizes* free CPUs, in that order."""
 
-    def __init__(self, left: Sequence[int], groups: int, *, group: int) -> None:
-        self._left = left
+    def __init__(self, sizes: Sequence[int], groups: int, *, group: int) -> None:
+        self._left = sizes
         self._groups = groups
         self._group = group
 
@@ -516,11 +519,11 @@ class _Remainder:
             ceiling = self._saved(richest) if getting == self._groups else self.ideal(richest)
             if ceiling < 0 or not good(ceiling):
                 continue
-            for chosen in combinations(range(window), getting):
-                saved = self._saved([sizes[index] for index in chosen])
+            for combination in combinations(range(window), getting):
+                saved = self._saved([sizes[index] for index in combination])
                 if saved >= 0 and good(saved):
-                    others = range(chosen[-1] + 1, chosen[-1] + 1 + number - getting)
-                    return tuple(able[index] for index in (*chosen, *others))
+                    others = range(combination[-1] + 1, combination[-1] + 1 + number - getting)
+                    return tuple(able[index] for index in (*combination, *others))
         return ()
 
     def richest(self) -> Indexes:
@@ -547,10 +550,10 @@ class _Remainder:
                 return -1
             rounds = min(min(sizes) // group, groups // len(sizes))
             if rounds:
-                taken = rounds * group
-                saved += taken * (2 * sum(sizes) - taken * len(sizes))
+                given_cpus = rounds * group
+                saved += given_cpus * (2 * sum(sizes) - given_cpus * len(sizes))
                 groups -= rounds * len(sizes)
-                sizes = [size - taken for size in sizes if size - taken >= group]
+                sizes = [size - given_cpus for size in sizes if size - given_cpus >= group]
             else:
                 saved += group * (2 * sum(sizes[:groups]) - group * groups)
                 groups = 0
@@ -576,20 +579,20 @@ def _is_endless(sizes: Sequence[int], count: int, plan: DistributionPlan, *, gro
     if len(sizes) > MAX_EXACT_NODES or not any(size % group for size in sizes):
         return False
     for width in widths:
-        for chosen in combinations(range(len(sizes)), width):
-            if plan.perfect and width == len(plan.nodes) and chosen > plan.nodes:
+        for combination in combinations(range(len(sizes)), width):
+            if plan.perfect and width == len(plan.nodes) and combination > plan.nodes:
                 return False
-            whole = [sizes[index] // group * group for index in chosen]
+            whole = [sizes[index] // group * group for index in combination]
             share = count // width // group * group
             share = min(share, *whole) if plan.by_socket else share
-            left = [sizes[index] - share for index in chosen]
-            if sum(whole) >= count and min(left) >= 0 and _gives_endlessly(left, count - share * width, group=group):
+            rests = [sizes[index] - share for index in combination]
+            if sum(whole) >= count and min(rests) >= 0 and _gives_endlessly(rests, count - share * width, group=group):
                 return True
     return False
 
 
-def _gives_endlessly(left: Sequence[int], rest: int, *, group: int) -> bool:
-    able = [size for size in left if size >= group] if rest else []
+def _gives_endlessly(sizes: Sequence[int], rest: int, *, group: int) -> bool:
+    able = [size for size in sizes if size >= group] if rest else []
     return any(
         sum(some) >= rest > sum(size // group for size in some) * group
         for number in range(len(able), 0, -1)
@@ -602,10 +605,10 @@ def _fresh_length(length: int) -> int:
     return max((size for size in (1, 2, 3, 5, 9) if size <= length), default=0)
 
 
-def _last_alike(chosen: Indexes, every: Indexes) -> Indexes:
-    """Return the last combination of *every* with the same first nodes as *chosen*."""
-    rest = len(chosen) - _fresh_length(len(chosen))
-    return (*chosen[: len(chosen) - rest], *every[len(every) - rest :]) if rest else chosen
+def _last_alike(indexes: Indexes, every: Indexes) -> Indexes:
+    """Return the last combination of *every* with the same first nodes as *indexes*."""
+    rest = len(indexes) - _fresh_length(len(indexes))
+    return (*indexes[: len(indexes) - rest], *every[len(every) - rest :]) if rest else indexes
 
 
 def _first_of_each(kinds: Sequence[object], width: int) -> Iterator[Indexes]:
@@ -613,10 +616,10 @@ def _first_of_each(kinds: Sequence[object], width: int) -> Iterator[Indexes]:
     if width == 0:
         yield ()
         return
-    seen = set()
+    numbers = set()
     for index in range(len(kinds) - width + 1):
-        if kinds[index] not in seen:
-            seen.add(kinds[index])
+        if kinds[index] not in numbers:
+            numbers.add(kinds[index])
             for rest in _first_of_each(kinds[index + 1 :], width - 1):
                 yield (index, *[index + 1 + other for other in rest])
 

@@ -61,11 +61,11 @@ def answer(
         return tuple(required)
     if not set(required).issubset(available):
         raise ValueError("No candidate subset found with matching criteria")
-    known = {device.id: device for device in devices}
+    devices_by_id = {device.id: device for device in devices}
     search = _Search(
         weights,
         _groups(devices, set(available).difference(required)),
-        [known[id_].number for id_ in required],
+        [devices_by_id[id_].number for id_ in required],
         size - len(required),
     )
     ids = {device.number: device.id for device in devices}
@@ -106,12 +106,12 @@ class _Search:
             later = not sequence or index > sequence[-1]
             if index in sequence or (len(group) <= missing and not later):
                 continue  # the same whole groups in another order
-            chosen = [*numbers, *group[:missing]]
+            candidate = [*numbers, *group[:missing]]
             total = weight + sum(self._added_weights(group[:missing], numbers))
             if len(group) >= missing:
-                self._best = min(self._best, (total, len(sequence), (*sequence, index), chosen))
+                self._best = min(self._best, (total, len(sequence), (*sequence, index), candidate))
             elif total <= self._best[0]:
-                self._extend((*sequence, index), chosen, total)
+                self._extend((*sequence, index), candidate, total)
 
     def _added_weights(self, added: list[int], numbers: list[int]) -> Iterator[int]:
         for position, number in enumerate(added):

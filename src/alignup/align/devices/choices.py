@@ -31,7 +31,7 @@ Option = tuple[Pool, ...]  #: one of several ways to choose: disjoint pools, all
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoices:
-    """All that one container may get of one resource."""
+    """All sets of devices of one resource that a container may get."""
 
     container: str
     resource: str
@@ -74,10 +74,10 @@ class DeviceChoices:
 
     def __contains__(self, ids: Collection[str]) -> bool:
         """Return whether exactly these devices may be chosen."""
-        chosen = set(ids)
+        id_set = set(ids)
         return any(
-            all(len(chosen.intersection(pool.ids)) == pool.take for pool in option)
-            and sum(pool.take for pool in option) == len(chosen)
+            all(len(id_set.intersection(pool.ids)) == pool.take for pool in option)
+            and sum(pool.take for pool in option) == len(id_set)
             for option in self.options
         )
 
@@ -129,7 +129,7 @@ class RandomChooser:
 
     def __call__(self, uid: str, choices: Sequence[DeviceChoices]) -> dict[str, tuple[str, ...]]:
         source = random.Random(f"{self.seed} {uid} {choices[0].container}")  # noqa: S311 - has to be repeatable
-        return {each.resource: each.draw(source) for each in choices}
+        return {choice.resource: choice.draw(source) for choice in choices}
 
 
 def format_ids(ids: Sequence[str]) -> str:

@@ -48,10 +48,10 @@ def unmet_demand(
     claims = {f"{CLAIM}{pod.namespace}/{claim.claim}": claim.name for claim in pod.claims}
 
     def ids_of(uid: str, container: str) -> dict[str, list[str]]:
-        held = devices.get(uid, {}).get(container, {})
+        ids_by_resource = devices.get(uid, {}).get(container, {})
         return {
             claims.get(name, name): [addresses.get(device.id, device.id) for device in of_name]
-            for name, of_name in held.items()
+            for name, of_name in ids_by_resource.items()
         }
 
     others: dict[str, list[str]] = {}
@@ -82,10 +82,10 @@ class FixedDeviceProvider(Provider[FixedDevices]):
         names = devices if container is None else (container.name,)
         by_resource: dict[str, list[Device]] = {}
         for name in names:
-            for resource, held in devices.get(name, {}).items():
-                near = [device for device in held if (device.nodes or 0) & self.nodes]
+            for resource, ids in devices.get(name, {}).items():
+                near = [device for device in ids if (device.nodes or 0) & self.nodes]
                 by_resource.setdefault(resource, []).extend(near)
-        return {resource: self._family(resource, held) for resource, held in by_resource.items() if held} or None
+        return {resource: self._family(resource, ids) for resource, ids in by_resource.items() if ids} or None
 
     def _family(self, resource: str, devices: list[Device]) -> AnyHints:
         inventory = DeviceInventory.of(devices, machine=self.nodes)  # a device that two containers use counts once
@@ -99,16 +99,17 @@ class FixedDeviceProvider(Provider[FixedDevices]):
         return without_item(ledger, uid) if uid in ledger else ledger
 
     def describe(self, ledger: FixedDevices, uid: str, container: str) -> Mapping[str, str]:
-        held = ledger.get(uid, {}).get(container, {})
-        return {resource: ",".join(device.id for device in devices) for resource, devices in held.items()}
+        ids_by_resource = ledger.get(uid, {}).get(container, {})
+        return {resource: ",".join(device.id for device in devices) for resource, devices in ids_by_resource.items()}
 
     def to_json(self, ledger: FixedDevices) -> object:
         return {
             uid: {
                 container: {
-                    resource: [[device.id, device.nodes] for device in devices] for resource, devices in held.items()
+                    resource: [[device.id, device.nodes] for device in devices]
+                    for resource, devices in ids_by_resource.items()
                 }
-                for container, held in containers.items()
+                for container, ids_by_resource in containers.items()
             }
             for uid, containers in ledger.items()
         }
@@ -119,9 +120,9 @@ class FixedDeviceProvider(Provider[FixedDevices]):
                 uid: {
                     container: {
                         resource: tuple(Device(resource, str(id_), nodes) for id_, nodes in devices)
-                        for resource, devices in held.items()
+                        for resource, devices in ids_by_resource.items()
                     }
-                    for container, held in containers.items()
+                    for container, ids_by_resource in containers.items()
                 }
                 for uid, containers in document.items()  # type: ignore[attr-defined] # else an error that is caught
             }

@@ -102,8 +102,8 @@ class DeviceInventory:
         preferred_allocation: bool = False,
     ) -> Self:
         """Return an inventory of *devices*; of two with the same id, the later one counts."""
-        known = {device.id: device for device in devices}
-        ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
+        devices_by_id = {device.id: device for device in devices}
+        ordered = tuple(devices_by_id[id_] for id_ in sorted(devices_by_id, key=natural_sort_key))
         return cls(ordered, machine, hints_all_nodes, preferred_allocation)
 
     def min_width(self, count: int, *, resource: str) -> int:
@@ -121,7 +121,9 @@ class DeviceInventory:
         """Return the inventory while all devices elsewhere than on *nodes* are unhealthy."""
         inventory = self.restricted.get(nodes)
         if inventory is None:
-            devices = [each if (each.nodes or 0) & nodes else replace(each, healthy=False) for each in self.devices]
+            devices = [
+                device if (device.nodes or 0) & nodes else replace(device, healthy=False) for device in self.devices
+            ]
             inventory = self.restricted[nodes] = replace(self, devices=tuple(devices))
         return inventory
 
@@ -152,9 +154,9 @@ class DeviceInventory:
         counts: dict[NodeSet, int] = {}
         for mask, group in self.groups.items():
             number = (group & devices).bit_count()
-            known = mask & self.machine
-            if number and known:
-                counts[known] = counts.get(known, 0) + number
+            nodes = mask & self.machine
+            if number and nodes:
+                counts[nodes] = counts.get(nodes, 0) + number
         return counts
 
 
@@ -239,23 +241,23 @@ def device_family(
         amounts = {node: (devices & available).bit_count() for node, devices in inventory.on.items()}
         alone = AmountFamily(amounts, need, preferred_width=inventory.min_width(need, resource=resource))
         return alone if alone.min_width else None
-    wanted = need
+    aim = need
     weights = inventory.count(available)
     if required:
         groups = inventory.count(required)
         if sum(groups.values()) < required.bit_count():
             return None  # one of them is on no node of the machine, so no set can touch it
         heavy = 1 + sum(weights.values())
-        wanted = max(0, need - required.bit_count()) + heavy * len(groups)
+        aim = max(0, need - required.bit_count()) + heavy * len(groups)
         for mask in groups:
             weights[mask] = weights.get(mask, 0) + heavy
     width = inventory.min_width(need, resource=resource)
     family: AmountFamily | CoverageFamily
     if are_single_nodes(weights):
         amounts = {node: weights.get(1 << node, 0) for node in inventory.on}
-        family = AmountFamily(amounts, wanted, preferred_width=width)
+        family = AmountFamily(amounts, aim, preferred_width=width)
     else:
-        family = CoverageFamily(weights, wanted, nodes=inventory.nodes, preferred_width=width, source=resource)
+        family = CoverageFamily(weights, aim, nodes=inventory.nodes, preferred_width=width, source=resource)
     return family if family.min_width else None
 
 
@@ -334,11 +336,11 @@ def _charges(weights: Weights) -> list[Bits]:
 
 def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
     """Return what nodes touch, without nodes whose units another node touches too."""
-    kept: list[Bits] = []
+    sets: list[Bits] = []
     for units in sorted(touched.values(), key=int.bit_count, reverse=True):
-        if all(units & ~other for other in kept):
-            kept.append(units)
-    return kept
+        if all(units & ~other for other in sets):
+            sets.append(units)
+    return sets
 
 
 class _Search:
@@ -348,8 +350,8 @@ class _Search:
         self.source = source
         self.steps = 0
 
-    def completes(self, choices: list[Bits], left: int, missing: int) -> bool:
-        """Return whether *left* of *choices*, which contain only untouched units, touch the *missing* units."""
+    def completes(self, choices: list[Bits], count: int, missing: int) -> bool:
+        """Return whether *count* of *choices*, which contain only untouched units, touch the *missing* units."""
         self.steps += 1
         if self.steps > WORK_LIMIT:
             raise WorkLimitError(
@@ -359,25 +361,25 @@ class _Search:
             )
         gains = [units.bit_count() for units in choices]
         most = max(gains, default=0)
-        if left == 1 or most >= missing:
+        if count == 1 or most >= missing:
             return most >= missing
-        if self._at_most(choices, left) < missing:
+        if self._at_most(choices, count) < missing:
             return False
         ranked = sorted(zip(gains, choices, strict=True), reverse=True)
-        place = 0
-        while sum(gain for gain, _ in ranked[place : place + left]) >= missing:
-            gain, units = ranked[place]
-            place += 1
-            rest = [fresh for _, other in ranked[place:] if (fresh := other & ~units)]
-            if self.completes(rest, left - 1, missing - gain):
+        position = 0
+        while sum(gain for gain, _ in ranked[position : position + count]) >= missing:
+            gain, units = ranked[position]
+            position += 1
+            rest = [fresh for _, other in ranked[position:] if (fresh := other & ~units)]
+            if self.completes(rest, count - 1, missing - gain):
                 return True
         return False
 
-    def _at_most(self, choices: list[Bits], left: int) -> int:
-        """Return an upper bound for what *left* of *choices* touch: uncharged units, and charged ones of each."""
+    def _at_most(self, choices: list[Bits], count: int) -> int:
+        """Return an upper bound for what *count* of *choices* touch: uncharged units, and charged ones of each."""
         everything = bits.union(choices)
         return min(
             (everything & ~charged).bit_count()
-            + sum(nlargest(left, [(units & charged).bit_count() for units in choices]))
+            + sum(nlargest(count, [(units & charged).bit_count() for units in choices]))
             for charged in self.charged
         )

@@ -116,9 +116,9 @@ class DeviceLedger:
 
     def stop(self, resource: str) -> Self:
         """Mark all devices as unhealthy, because the plugin is gone."""
-        known = self.inventories[resource]
-        ill = tuple(replace(device, healthy=False) for device in known.devices)
-        stopped = replace(known, devices=ill, preferred_allocation=False)
+        inventory = self.inventories[resource]
+        ill = tuple(replace(device, healthy=False) for device in inventory.devices)
+        stopped = replace(inventory, devices=ill, preferred_allocation=False)
         return self.with_inventory(resource, stopped)
 
     def give_up(self, resource: str) -> Self:
@@ -130,21 +130,21 @@ class DeviceLedger:
         """Give *devices* to a container without any of their resources; ``StateError`` if another pod holds one."""
         if not any(devices.values()):
             return self
-        before = self.holds(uid, container)
-        container_devices = dict(before)
+        earlier = self.holds(uid, container)
+        container_devices = dict(earlier)
         in_use, free = dict(self.in_use), dict(self.free)
         for resource, ids in devices.items():
             if not ids:
                 continue
-            known = in_use.get(resource, frozenset())
-            foreign = known.intersection(ids)
+            held_ids = in_use.get(resource, frozenset())
+            foreign = held_ids.intersection(ids)
             if foreign and (foreign := foreign.difference(self.reusable_by(uid).get(resource, ()))):
                 foreign -= self.owned(uid, resource)
             if foreign:
                 raise StateError(f"{resource} {', '.join(sorted(foreign, key=natural_sort_key))}: held by another pod")
-            if resource in before:
+            if resource in earlier:
                 raise StateError(f"{resource}: pod {uid} container {container} already holds some")
-            in_use[resource] = known.union(ids)
+            in_use[resource] = held_ids.union(ids)
             if resource in free:
                 free[resource] &= ~self.inventories[resource].find(ids)
             container_devices[resource] = tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)

@@ -76,13 +76,13 @@ def choose_near(
         sets, exact = _compare_all(parts), True
     except _TooManySetsError:
         sets, exact = _take_one_by_one(parts), False
-    chosen: dict[str, tuple[str, ...]] = {}
+    ids_by_resource: dict[str, tuple[str, ...]] = {}
     for part, devices in zip(parts, sets, strict=False):
         for index in bits.members(devices.mask):
             resource, id_ = part.ids[index]
-            chosen[resource] = (*chosen.get(resource, ()), id_)
-    satisfied = all(check_demand(demand, locality, chosen, others or {}).satisfied for demand in demands)
-    return NearDevices(chosen, exact) if sets and satisfied else None
+            ids_by_resource[resource] = (*ids_by_resource.get(resource, ()), id_)
+    satisfied = all(check_demand(demand, locality, ids_by_resource, others or {}).satisfied for demand in demands)
+    return NearDevices(ids_by_resource, exact) if sets and satisfied else None
 
 
 def preferred_devices(  # noqa: PLR0913 - the parts of a question
@@ -159,21 +159,21 @@ class _Part:
 
     def damage(self, mask: Bits) -> tuple[int, int]:
         """Return how many whole groups a choice breaks, and how many free devices it leaves beside it."""
-        broken = left = 0
+        broken = free_count = 0
         for group, whole, is_switch in self.groups:
             if mask & group and (rest := group & self.free & ~mask):
                 broken += whole
-                left += is_switch and rest.bit_count()
-        return broken, left
+                free_count += is_switch and rest.bit_count()
+        return broken, free_count
 
     def tie_break(self, devices: _Set) -> tuple[object, ...]:
         return self.damage(devices.mask), list(bits.members(devices.mask))
 
-    def add(self, devices: _Set, index: int, chosen: Iterable[int]) -> _Set:
-        """Return *devices*, which are the *chosen* ones, with one more."""
+    def add(self, devices: _Set, index: int, indexes: Iterable[int]) -> _Set:
+        """Return *devices*, which have these *indexes*, with one more."""
         mask, rank, score, roots, switches, numbers = devices
         row, scores = self.ranks[index], self.scores[index]
-        for other in chosen:
+        for other in indexes:
             rank = max(rank, row[other])
             score += scores[other]
         switch = self.above[_SWITCH][index]
@@ -191,7 +191,7 @@ class _Part:
         steps = 0
         pools, lower, compatible, compares = self.pools, self.lower, self.compatible, self.compares
 
-        def extend(pool: int, start: int, missing: int, chosen: tuple[int, ...], devices: _Set) -> None:
+        def extend(pool: int, start: int, missing: int, indexes: tuple[int, ...], devices: _Set) -> None:
             nonlocal limit, steps
             steps += 1
             if steps > MAX_STEPS:
@@ -207,9 +207,9 @@ class _Part:
                 index = members[position]
                 if (lower[index] >= 0 and not mask >> lower[index] & 1) or mask & ~compatible[index]:
                     continue
-                following = self.add(devices, index, chosen)
+                following = self.add(devices, index, indexes)
                 if limit is None or following.rank <= limit:
-                    extend(pool, position + 1, missing - 1, (*chosen, index) if compares else (), following)
+                    extend(pool, position + 1, missing - 1, (*indexes, index) if compares else (), following)
 
         extend(-1, 0, 0, (), _Set())
 
@@ -232,9 +232,9 @@ def _make_parts(
     parts[0].compares = True
     numbers: dict[Level, dict[str, int]] = {Level.PHB: {}, Level.PXB: {}}
     for part in parts:
-        for known, above, level in zip(numbers.values(), part.above, numbers, strict=True):
+        for group_number, above, level in zip(numbers.values(), part.above, numbers, strict=True):
             for address in part.addresses:
-                above.append(1 << known.setdefault(locality.group(address, level) or address, len(known)))
+                above.append(1 << group_number.setdefault(locality.group(address, level) or address, len(group_number)))
         _restrict(part, locality, kinds)
         _add_groups(part, locality)
         _add_ranks(part, locality)
@@ -268,7 +268,7 @@ def _restrict(part: _Part, locality: Locality, kinds: Mapping[LocalityDemand, Co
     for demand in part.demands:
         for index, address in enumerate(part.addresses):
             if demand.locality is DemandedLocality.NVLINK and locality.devices.get(address) is DeviceKind.GPU:
-                linked = [each == address or locality.linked(each, address) for each in part.addresses]
+                linked = [device == address or locality.linked(device, address) for device in part.addresses]
                 part.compatible[index] &= bits.of(other for other, is_linked in enumerate(linked) if is_linked)
             elif demand.locality in _LEVELS and len(kinds[demand]) == 1:
                 level = _LEVELS[demand.locality]
@@ -385,7 +385,7 @@ def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
 
     def compare(devices: _Set) -> int | None:
         nonlocal best
-        unpaired = [each.unpaired(devices) for each in partners]
+        unpaired = [partner.unpaired(devices) for partner in partners]
         if None not in unpaired:
             counts = [sum(column) for column in zip(_PAIRED, *filter(None, unpaired), strict=True)]
             key = (*counts, devices.rank, -devices.score)
@@ -395,7 +395,7 @@ def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
         return best[0][2] if best and best[0][:2] == _PAIRED else None
 
     first.visit(compare)
-    return [] if best is None else [best[1], *(each.best(best[1]) for each in partners)]
+    return [] if best is None else [best[1], *(partner.best(best[1]) for partner in partners)]
 
 
 def _take_one_by_one(parts: Sequence[_Part]) -> list[_Set]:
@@ -440,7 +440,7 @@ def _build(part: _Part, start: int | None, beside: _Set) -> _Set | None:
     for take, members in part.pools:
         for _ in range(take):
             mask = devices.mask
-            usable = [each for each in members if not mask >> each & 1 and not mask & ~part.compatible[each]]
+            usable = [member for member in members if not mask >> member & 1 and not mask & ~part.compatible[member]]
             usable = [start] if start in usable and not mask else usable
             if not usable:
                 return None

@@ -82,8 +82,8 @@ def answer(
     table.check(positions, size)
     partitions = _Partitions(table.scores, positions, size)
     sets = partitions.first_best()
-    chosen = [group for group in sets if set(positions).issubset(group)]
-    best = max(chosen, key=partitions.score_of, default=())
+    candidates = [group for group in sets if set(positions).issubset(group)]
+    best = max(candidates, key=partitions.score_of, default=())
     return tuple(None if position is None else available[position] for position in best)
 
 
@@ -111,7 +111,7 @@ def possible_answers(
     partitions = _Partitions(table.scores, tuple(available.index(gpu) for gpu in required), size)
     picks, crashes = [], False
     for state in partitions.top_sets():
-        pick = tuple((count, tuple(available[each] for each in gpus)) for count, gpus in partitions.expand(state))
+        pick = tuple((count, tuple(available[gpu] for gpu in gpus)) for count, gpus in partitions.expand(state))
         crashes |= sum(count for count, _ in pick) < size
         if sum(count for count, _ in pick) == size:
             picks.append(pick)
@@ -211,10 +211,10 @@ class _Partitions:
         score = self._set_scores.get(state)
         if score is None:
             positions: list[int] = []
-            left = state
+            rest = state
             for members in self.classes:
-                positions += members[: left & (1 << _FIELD) - 1]
-                left >>= _FIELD
+                positions += members[: rest & (1 << _FIELD) - 1]
+                rest >>= _FIELD
             rows = self.scores
             score = sum([rows[a][b] for a, b in combinations(positions, 2)])
             self._set_scores[state] = score
@@ -246,11 +246,11 @@ class _Partitions:
             self._best[state] = total
             return total
         total = _NO_PARTITION
-        known, scores = self._best, self._set_scores
+        cache, scores = self._best, self._set_scores
         for group in self._sets(members):
             if self.must and not self._is_allowed(group):
                 continue
-            rest = known.get(state - group)
+            rest = cache.get(state - group)
             if rest is None:
                 rest = self.best(state - group)
             if rest == _NO_PARTITION:
@@ -288,7 +288,7 @@ class _Partitions:
         """
         if self.best(self.whole) == _NO_PARTITION:
             return set()
-        before: dict[int, int] = {self.whole: 0}
+        paths: dict[int, int] = {self.whole: 0}
         steps: list[tuple[int, int]] = []
         level = [self.whole]
         while level:
@@ -296,21 +296,21 @@ class _Partitions:
             for state in level:
                 for group in self._best_sets(state):
                     steps.append((state, group))
-                    most = max(before[state], self.set_score(group))
+                    most = max(paths[state], self.set_score(group))
                     if rest := state - group:
-                        before[rest] = min(before.get(rest, most), most)
+                        paths[rest] = min(paths.get(rest, most), most)
                         following[rest] = None
             level = list(following)
         if self.must:
             return {group for _, group in steps if group & self.must_fields}
-        after: dict[int, int] = {0: 0}
+        next_paths: dict[int, int] = {0: 0}
         for state, group in reversed(steps):
-            most = max(after[state - group], self.set_score(group))
-            after[state] = min(after.get(state, most), most)
+            most = max(next_paths[state - group], self.set_score(group))
+            next_paths[state] = min(next_paths.get(state, most), most)
         return {
             group
             for state, group in steps
-            if self.set_score(group) >= before[state] and self.set_score(group) >= after[state - group]
+            if self.set_score(group) >= paths[state] and self.set_score(group) >= next_paths[state - group]
         }
 
     def first_best(self) -> list[tuple[int | None, ...]]:
@@ -319,29 +319,30 @@ class _Partitions:
             return []
         count, size = len(self.scores), self.size
         padding = [None] * (-count % size)
-        left: list[int | None] = [*range(count), *padding]
+        remaining: list[int | None] = [*range(count), *padding]
         sets: list[tuple[int | None, ...]] = []
         start, _ = overwritten_sets(count, size)
-        while left:
-            last = (left[0], *left[len(left) - size + 1 :])  # of the last candidate that begins with the same sets
-            group = self._first_best_set(left) if len(sets) < start else last
+        while remaining:
+            # of the last candidate that begins with the same sets
+            last = (remaining[0], *remaining[len(remaining) - size + 1 :])
+            group = self._first_best_set(remaining) if len(sets) < start else last
             sets.append(group)
-            left = [gpu for gpu in left if gpu not in group]
+            remaining = [gpu for gpu in remaining if gpu not in group]
         return sets
 
-    def _first_best_set(self, left: list[int | None]) -> tuple[int | None, ...]:
-        state = sum(self.units[gpu] for gpu in left if gpu is not None)
-        total, padding = self.best(state), left.count(None)
+    def _first_best_set(self, remaining: list[int | None]) -> tuple[int | None, ...]:
+        state = sum(self.units[gpu] for gpu in remaining if gpu is not None)
+        total, padding = self.best(state), remaining.count(None)
         wrong: set[int] = set()
-        for others in combinations(left[1:], self.size - 1):
+        for others in combinations(remaining[1:], self.size - 1):
             missing = others.count(None)
             if missing not in (0, padding):
                 continue
-            group = self.units[left[0] or 0] + sum([self.units[gpu] for gpu in others if gpu is not None])
+            group = self.units[remaining[0] or 0] + sum([self.units[gpu] for gpu in others if gpu is not None])
             if group in wrong:
                 continue
             if self._allows(group, full=not missing) and self._total(state, group) == total:
-                return (left[0], *others)
+                return (remaining[0], *others)
             wrong.add(group)
         raise AssertionError("a state with a best total has a best set")
 

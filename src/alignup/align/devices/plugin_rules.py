@@ -183,8 +183,8 @@ class PluginRules:
             for number, id_ in enumerate(question.every)
         ]
         weights = amd_rule.pair_weights(devices, links)
-        chosen = amd_rule.answer(devices, weights, question.available, required=question.required, size=question.size)
-        return PreferredSets(_certain(chosen))
+        ids = amd_rule.answer(devices, weights, question.available, required=question.required, size=question.size)
+        return PreferredSets(_certain(ids))
 
 
 def _nvidia_scores(locality: Locality, addresses: Sequence[str]) -> nvidia_rule.PairScores | None:
@@ -244,22 +244,22 @@ def _replicas(question: _Question, *, packed: bool) -> Iterator[Option]:
     counts = {(0,) * len(gpus)}
     for _ in range(question.size - len(question.required)):
         following = set()
-        for taken in counts:
+        for replicas in counts:
             ranks = {}
             for index, gpu in enumerate(gpus):
-                if taken[index] < len(candidates[gpu]):
-                    in_use = total[gpu] - len(candidates[gpu]) + taken[index]
-                    ranks[index] = (sign * in_use, taken[index] + len(required.get(gpu, ())))
+                if replicas[index] < len(candidates[gpu]):
+                    in_use = total[gpu] - len(candidates[gpu]) + replicas[index]
+                    ranks[index] = (sign * in_use, replicas[index] + len(required.get(gpu, ())))
             best = min(ranks.values(), default=None)
             for index, rank in ranks.items():
                 if rank == best:
-                    following.add((*taken[:index], taken[index] + 1, *taken[index + 1 :]))
+                    following.add((*replicas[:index], replicas[index] + 1, *replicas[index + 1 :]))
         counts = following
         if len(counts) > MAX_OPTIONS:
             break
     must = tuple([Pool(1, (id_,)) for id_ in question.required])
-    for taken in sorted(counts, reverse=True):
-        pools = [Pool(count, tuple(candidates[gpu])) for gpu, count in zip(gpus, taken, strict=True) if count]
+    for replicas in sorted(counts, reverse=True):
+        pools = [Pool(count, tuple(candidates[gpu])) for gpu, count in zip(gpus, replicas, strict=True) if count]
         yield (*must, *pools)
 
 
@@ -270,8 +270,8 @@ def _spread_over_cards(question: _Question) -> Iterator[Option]:
         yield (Pool(question.size, question.available),)
         return
     if question.size <= len(cards):
-        for chosen in combinations(cards, question.size):
-            yield tuple([Pool(1, tuple(card)) for card in chosen])
+        for combination in combinations(cards, question.size):
+            yield tuple([Pool(1, tuple(card)) for card in combination])
         return
     for counts in product(*[range(1, len(card) + 1) for card in cards]):
         if sum(counts) == question.size:
@@ -281,8 +281,8 @@ def _spread_over_cards(question: _Question) -> Iterator[Option]:
 def _balanced(question: _Question) -> list[str]:
     """Return what Intel's plugin takes if balanced: each time of the card with the most free shares."""
     cards = {name: sorted(card) for name, card in sorted(_by_card(question.available, "-").items())}
-    chosen = []
+    ids = []
     for _ in range(question.size):
         card = max(cards.values(), key=len)
-        chosen.append(card.pop(0))
-    return chosen
+        ids.append(card.pop(0))
+    return ids

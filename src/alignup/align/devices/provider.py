@@ -134,20 +134,20 @@ class DeviceProvider(Provider[DeviceLedger]):
         if not requested:
             return {}
         if container is None:
-            held: Mapping[str, Collection[str]] = {name: ledger.owned(pod.uid, name) for name in requested}
+            held_ids_by_name: Mapping[str, Collection[str]] = {name: ledger.owned(pod.uid, name) for name in requested}
             reusable: Mapping[str, Collection[str]] = {}
         else:
-            held, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
+            held_ids_by_name, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
         hints: dict[str, AnyHints] = {}
         for resource, count in requested.items():
             inventory = ledger.inventories.get(resource)
             if inventory is None or not inventory.placed or inventory.remembered:
                 hints[resource] = None
-            elif held_ids := held.get(resource, ()):
+            elif held_ids := held_ids_by_name.get(resource, ()):
                 # A device that is gone restricts no set. The kubelet crashes here.
-                known = inventory.find(held_ids)
-                need = known.bit_count() if self.kubelet_release.crashes_on_gone_devices else len(held_ids)
-                family = device_family(inventory, known, resource=resource, need=need)
+                devices = inventory.find(held_ids)
+                need = devices.bit_count() if self.kubelet_release.crashes_on_gone_devices else len(held_ids)
+                family = device_family(inventory, devices, resource=resource, need=need)
                 hints[resource] = (family if len(held_ids) == count else None) or ()
             else:
                 free = ledger.free[resource]
@@ -163,7 +163,7 @@ class DeviceProvider(Provider[DeviceLedger]):
         """Allocate near the nodes of *affinity* first; like the kubelet, nothing to a pod as a whole."""
         if container is None:
             return ledger
-        chosen: dict[str, tuple[str, ...]] = {}
+        ids_by_resource: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
         requested = demand.devices(pod, container, ledger.handled)
         if requested and (pod.claimed_requests or pod.class_resources):
@@ -171,11 +171,11 @@ class DeviceProvider(Provider[DeviceLedger]):
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
         keeps = self.starting and not pod.is_ordinary_init(container.name)
-        held = ledger.holds(pod.uid, container.name) if keeps else {}
+        current_ids = ledger.holds(pod.uid, container.name) if keeps else {}
         requests = [
             DeviceRequest(pod.uid, container.name, resource, count)
             for resource, count in sorted(requested.items())
-            if resource not in held or len(held[resource]) != count
+            if resource not in current_ids or len(current_ids[resource]) != count
         ]
         if self.chooser is not None:
             choices = [
@@ -183,23 +183,25 @@ class DeviceProvider(Provider[DeviceLedger]):
                 for request in requests
                 if _needs_devices(ledger, request)
             ]
-            chosen.update(self.chooser(pod.uid, choices) if choices else {})
+            ids_by_resource.update(self.chooser(pod.uid, choices) if choices else {})
             requests = []
         elif self.machine and (self.machine.locality.is_known or DEVICES_ANNOTATION in pod.annotations):
-            chosen.update(_choose_near(ledger, pod, requests, affinity=affinity.nodes, locality=self.machine.locality))
-            requests = [request for request in requests if request.resource not in chosen]
+            ids_by_resource.update(
+                _choose_near(ledger, pod, requests, affinity=affinity.nodes, locality=self.machine.locality)
+            )
+            requests = [request for request in requests if request.resource not in ids_by_resource]
         for request in requests:
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
             if isinstance(picked, PreferenceRequest):
                 needed.append(picked)
             else:
-                chosen[request.resource] = picked
+                ids_by_resource[request.resource] = picked
         if needed:
             raise PreferencesNeededError(tuple(needed))
-        after = ledger.give(pod.uid, container.name, devices=chosen)
-        if not pod.init and after.reusable is None:
-            return after
-        return after.with_reusable(pod.uid, _reusable_after(after, pod, container, requested))
+        new_ledger = ledger.give(pod.uid, container.name, devices=ids_by_resource)
+        if not pod.init and new_ledger.reusable is None:
+            return new_ledger
+        return new_ledger.with_reusable(pod.uid, _reusable_after(new_ledger, pod, container, requested))
 
     def _unclaimed(
         self,
@@ -234,13 +236,13 @@ def _choose_near(
     """
     demands = locality_demands(pod, strict=False)
     near, others = [], ledger.held_by_others(pod.uid) if demands else {}
-    chosen: dict[str, tuple[str, ...]] = {}
+    ids_by_resource: dict[str, tuple[str, ...]] = {}
     for request in requests:
         if not _needs_devices(ledger, request):
             continue
         inventory, resource = ledger.inventories[request.resource], request.resource
         option = _any_devices(ledger, request, affinity)
-        chosen[resource] = DeviceChoices(request.container, resource, (option,)).first()
+        ids_by_resource[resource] = DeviceChoices(request.container, resource, (option,)).first()
         addresses = [find_address(locality, id_) for pool in option for id_ in pool.ids]
         if None not in addresses and (demands or len(set(addresses)) == len(addresses)):
             free = inventory.names(ledger.free[resource])
@@ -251,14 +253,14 @@ def _choose_near(
     choice = choose_near(locality, near, demands, others) if near else None
     best = choice or (choose_near(locality, near) if near else None)
     for demanded in demands:
-        answer = check_demand(demanded, locality, {**chosen, **(best.devices if best else {})}, others)
+        answer = check_demand(demanded, locality, {**ids_by_resource, **(best.devices if best else {})}, others)
         if not answer.satisfied:
             raise ProviderError(f"no choice of devices satisfies {demanded}: {answer.reason}", reason=NOT_NEAR)
     return choice.devices if choice else {}
 
 
 def _are_links_known(locality: Locality, option: Option) -> bool:
-    """Return whether the machine tells which GPUs are linked, if that matters."""
+    """Return whether the links of the GPUs are known, if they matter."""
     addresses = [locality.find(id_) or "" for pool in option for id_ in pool.ids]
     gpus = [address for address in addresses if locality.devices.get(address) is DeviceKind.GPU]
     take = sum(pool.take for pool in option)
@@ -278,20 +280,20 @@ def devices_to_allocate(
 def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
     """Return whether devices have to be chosen; raise the errors the kubelet raises before it chooses."""
     resource = request.resource
-    held = ledger.holds(request.uid, request.container).get(resource)
-    if held is not None and len(held) != request.count:
+    ids = ledger.holds(request.uid, request.container).get(resource)
+    if ids is not None and len(ids) != request.count:
         raise ProviderError(
             f"pod {quote(request.uid)} container {quote(request.container)} changed request for resource "
-            f"{quote(resource)} from {len(held)} to {request.count}"
+            f"{quote(resource)} from {len(ids)} to {request.count}"
         )
     inventory = ledger.inventories.get(resource)
     if inventory is None or not inventory.registered:
         raise ProviderError(f"cannot allocate unregistered device {resource}")
     if not inventory.healthy:
         raise ProviderError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
-    if held is None:
+    if ids is None:
         return request.count > 0
-    if (inventory.find(held) & inventory.healthy).bit_count() < len(held):
+    if (inventory.find(ids) & inventory.healthy).bit_count() < len(ids):
         raise ProviderError(
             f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
         )
@@ -303,15 +305,15 @@ def _pick(
 ) -> DeviceSet | PreferenceRequest:
     """Return the devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
-    taken, stages, candidates = _certain_devices(ledger, request, affinity)
+    certain, stages, candidates = _certain_devices(ledger, request, affinity)
     if not candidates:
-        return taken
+        return certain
     if inventory.preferred_allocation:
-        preferred = _preferred(inventory, request, available=candidates | taken, taken=taken, answers=answers)
+        preferred = _preferred(inventory, request, available=candidates | certain, certain=certain, answers=answers)
         if isinstance(preferred, PreferenceRequest):
             return preferred
         stages = (preferred & candidates, *stages)
-    return _fill(taken, request.count, stages)
+    return _fill(certain, request.count, stages)
 
 
 def _certain_devices(
@@ -322,13 +324,13 @@ def _certain_devices(
     No candidates: those taken suffice.
     """
     inventory = ledger.inventories[request.resource]
-    taken, missing = 0, request.count
+    certain, missing = 0, request.count
     if again := ledger.reusable_by(request.uid).get(request.resource):
-        taken = _fill(0, request.count, by_affinity(inventory, inventory.find(again), affinity))
-        missing -= taken.bit_count()
+        certain = _fill(0, request.count, by_affinity(inventory, inventory.find(again), affinity))
+        missing -= certain.bit_count()
         if not missing:
-            return taken, (), 0
-    free = ledger.free[request.resource] & ~taken
+            return certain, (), 0
+    free = ledger.free[request.resource] & ~certain
     if free.bit_count() < missing:
         raise ProviderError(
             f"requested number of devices unavailable for {request.resource}. "
@@ -336,11 +338,11 @@ def _certain_devices(
         )
     aligned = free & inventory.near(affinity) if affinity is not None else 0
     if missing < aligned.bit_count():
-        return taken, (aligned,), aligned
-    taken |= aligned
+        return certain, (aligned,), aligned
+    certain |= aligned
     if missing == aligned.bit_count():
-        return taken, (), 0
-    return taken, by_affinity(inventory, free, affinity)[1:], free
+        return certain, (), 0
+    return certain, by_affinity(inventory, free, affinity)[1:], free
 
 
 def possible_choices(
@@ -349,17 +351,17 @@ def possible_choices(
     """Return all that the kubelet may choose for *request*, which needs devices; ``ProviderError`` if it fails."""
     inventory, resource = ledger.inventories[request.resource], request.resource
     again = inventory.find(ledger.reusable_by(request.uid).get(resource, ()))
-    taken, stages, candidates = _certain_devices(ledger, request, affinity)
+    certain, stages, candidates = _certain_devices(ledger, request, affinity)
     rule = rules.rule(resource)
     is_any = not candidates or (rule is PluginRule.ANY and not inventory.preferred_allocation)
     if is_any or again.bit_count() > request.count:
         return DeviceChoices(request.container, resource, (_any_devices(ledger, request, affinity),))
-    anything = (_any_of(inventory, taken, (candidates,), request.count),)
+    anything = (_any_of(inventory, certain, (candidates,), request.count),)
     preferred = rules.preferred(
         rule,
         every=tuple(inventory.indexes),
-        available=inventory.names(candidates | taken),
-        required=inventory.names(taken),
+        available=inventory.names(candidates | certain),
+        required=inventory.names(certain),
         size=request.count,
     )
     if preferred is None:
@@ -367,9 +369,9 @@ def possible_choices(
     options: dict[Option, None] = {}
     for option in preferred.options:
         answer = inventory.find(id_ for pool in option for id_ in pool.ids if pool.take == len(pool.ids))
-        if taken & ~answer:  # the plugin ignores which devices it must include
+        if certain & ~answer:  # the plugin ignores which devices it must include
             answer = inventory.find(id_ for pool in option for id_ in pool.ids)
-            options[_any_of(inventory, taken, (answer & candidates, *stages), request.count)] = None
+            options[_any_of(inventory, certain, (answer & candidates, *stages), request.count)] = None
         else:
             options[option] = None
     if preferred.crashes and not options:
@@ -383,22 +385,22 @@ def _any_devices(ledger: DeviceLedger, request: DeviceRequest, affinity: NodeSet
     again = inventory.find(ledger.reusable_by(request.uid).get(request.resource, ()))
     if again.bit_count() > request.count:
         return _any_of(inventory, 0, (again,), request.count)
-    taken, stages, _ = _certain_devices(ledger, request, affinity)
-    return _any_of(inventory, taken, stages, request.count)
+    certain, stages, _ = _certain_devices(ledger, request, affinity)
+    return _any_of(inventory, certain, stages, request.count)
 
 
-def _any_of(inventory: DeviceInventory, taken: DeviceSet, stages: tuple[DeviceSet, ...], count: int) -> Option:
-    """Return the option to fill *taken* up to *count* devices with any of each stage, one after the other."""
-    missing = count - taken.bit_count()
+def _any_of(inventory: DeviceInventory, certain: DeviceSet, stages: tuple[DeviceSet, ...], count: int) -> Option:
+    """Return the option to fill *certain* up to *count* devices with any of each stage, one after the other."""
+    missing = count - certain.bit_count()
     pools: list[Pool] = []
     for stage in stages:
-        left = stage & ~taken
-        if left.bit_count() > missing:
-            pools += [Pool(missing, inventory.names(left))] if missing else []
+        rest = stage & ~certain
+        if rest.bit_count() > missing:
+            pools += [Pool(missing, inventory.names(rest))] if missing else []
             break
-        taken |= left
-        missing -= left.bit_count()
-    return (*([Pool(taken.bit_count(), inventory.names(taken))] if taken else []), *pools)
+        certain |= rest
+        missing -= rest.bit_count()
+    return (*([Pool(certain.bit_count(), inventory.names(certain))] if certain else []), *pools)
 
 
 def _preferred(
@@ -406,7 +408,7 @@ def _preferred(
     request: DeviceRequest,
     *,
     available: DeviceSet,
-    taken: DeviceSet,
+    certain: DeviceSet,
     answers: PreferenceAnswers,
 ) -> DeviceSet | PreferenceRequest:
     """Return the known devices that the plugin prefers, or the request to send first."""
@@ -415,7 +417,7 @@ def _preferred(
         container=request.container,
         resource=request.resource,
         available=inventory.names(available),
-        must_include=inventory.names(taken),
+        must_include=inventory.names(certain),
         size=request.count,
     )
     answer = answers.get(question)
@@ -434,21 +436,21 @@ def by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSe
     return DevicesByAffinity(aligned, devices & inventory.placed & ~aligned, devices & ~inventory.placed)
 
 
-def _fill(taken: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> DeviceSet:
-    """Fill *taken* up to *count* devices from one stage after the other, the lowest of each stage first."""
-    missing = count - taken.bit_count()
+def _fill(devices: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> DeviceSet:
+    """Fill *devices* up to *count* devices from one stage after the other, the lowest of each stage first."""
+    missing = count - devices.bit_count()
     for stage in stages:
-        left = stage & ~taken
-        if left.bit_count() <= missing:
-            taken |= left
-            missing -= left.bit_count()
+        rest = stage & ~devices
+        if rest.bit_count() <= missing:
+            devices |= rest
+            missing -= rest.bit_count()
             continue
         for _ in range(missing):
-            lowest = left & -left
-            taken |= lowest
-            left ^= lowest
+            lowest = rest & -rest
+            devices |= lowest
+            rest ^= lowest
         break
-    return taken
+    return devices
 
 
 def _reusable_after(
@@ -459,13 +461,13 @@ def _reusable_after(
     reusable = dict(ledger.reusable_by(pod.uid))
     if not ends and not reusable:
         return reusable
-    held = ledger.holds(pod.uid, container.name)
+    ids_by_resource = ledger.holds(pod.uid, container.name)
     for resource in requested:
-        if resource not in held:
+        if resource not in ids_by_resource:
             continue
-        ids = held[resource]
-        before = reusable.pop(resource, frozenset())
-        after = before.union(ids) if ends else before.difference(ids)
-        if after:
-            reusable[resource] = after
+        ids = ids_by_resource[resource]
+        earlier = reusable.pop(resource, frozenset())
+        remaining = earlier.union(ids) if ends else earlier.difference(ids)
+        if remaining:
+            reusable[resource] = remaining
     return reusable

@@ -90,8 +90,8 @@ class RequestChange:
         return f"request {_instead(self, milli=self.unit is Unit.MILLI_CPUS)} for {self.subject}"
 
     def to_document(self, _: Ledger) -> dict[str, Any]:
-        where = {"container": self.container, "resource": self.resource}
-        return {"kind": "request", **where, **self.unit.document(self.was, self.now)}
+        subject = {"container": self.container, "resource": self.resource}
+        return {"kind": "request", **subject, **self.unit.document(self.was, self.now)}
 
     def _changed(self, old: Resources) -> Resources:
         requests, limits = dict(old.requests), dict(old.limits)
@@ -252,8 +252,8 @@ class ReservationChange:
         """Return *amount*, changed by as much as the reservation."""
         if self.was == self.now:
             return amount
-        before = amount.milli() if self.resource == CPU else amount.value()
-        return self.unit.quantity(max(0, before - self.was + self.now))
+        old_amount = amount.milli() if self.resource == CPU else amount.value()
+        return self.unit.quantity(max(0, old_amount - self.was + self.now))
 
 
 Change = RequestChange | SettingChange | Eviction | ReservationChange
@@ -291,11 +291,11 @@ class Proposal(NamedTuple):
 
     def describe_result(self) -> str:
         """Return what the containers get; where the resources of one have no NUMA node in common, this is said."""
-        placements, after = self.decision.placements, self.decision.after
+        placements, new_ledger = self.decision.placements, self.decision.after
         spans = {}
-        for placement in placements if after is not None else ():
+        for placement in placements if new_ledger is not None else ():
             common, union = -1, 0
-            for nodes in placement.sites(after):  # type: ignore[arg-type] # the loop is empty without a ledger
+            for nodes in placement.sites(new_ledger):  # type: ignore[arg-type] # the loop is empty without a ledger
                 common, union = common & nodes, union | nodes
             if not common:
                 spans[placement.container] = f"spans NUMA nodes {bits.show(union)}"
@@ -350,8 +350,10 @@ class WhatIf:
     """
 
     def __init__(self, host: Host, pod: Pod, *, answers: PreferenceAnswers, should_stop: Callable[[], bool]) -> None:
-        self.host, self.pod = host, pod
-        self._answers, self._should_stop = answers, should_stop
+        self.host = host
+        self.pod = pod
+        self._answers = answers
+        self._should_stop = should_stop
         self.unsearched: list[str] = []  #: what was not tried and why, as sentences
         self.decision = host.decide_without_plugins(pod, answers)  #: without any change
         self.shortage = HostShortage.of(host, pod)
@@ -378,12 +380,12 @@ class WhatIf:
         is_valid: Callable[[Proposal], bool] = lambda _: True,
     ) -> tuple[Proposal, ...]:
         """Return the first valid proposal of *candidates*, if any; *beyond* is noted if there are more than *limit*."""
-        left = iter(candidates)
-        for changes in islice(left, limit):
+        remaining = iter(candidates)
+        for changes in islice(remaining, limit):
             proposal = self.propose(*changes)
             if proposal and is_valid(proposal):
                 return (proposal,)
-        if next(left, None) is not None:
+        if next(remaining, None) is not None:
             self.note_unsearched(beyond)
         return ()
 

@@ -41,21 +41,21 @@ class Connections:
 def connections(locality: Locality, devices: Devices) -> Connections:
     """Return how near the devices of one container are."""
     addresses = [locality.find(id_) for ids in devices.values() for id_ in ids]
-    known = [address for address in addresses if address]
-    gpus = [address for address in known if locality.devices.get(address) is DeviceKind.GPU]
-    nics = [address for address in known if locality.devices.get(address) is DeviceKind.NIC]
+    published = [address for address in addresses if address]
+    gpus = [address for address in published if locality.devices.get(address) is DeviceKind.GPU]
+    nics = [address for address in published if locality.devices.get(address) is DeviceKind.NIC]
     pairs = [locality.nearness(a, b) for a, b in combinations(gpus, 2)]
     nearest = [_nearest(locality, gpu, nics) for gpu in gpus] if nics else []
     return Connections(
-        max(each for each in pairs if each) if pairs and None not in pairs else None,
-        max(each for each in nearest if each) if nearest and None not in nearest else None,
+        max(distance for distance in pairs if distance) if pairs and None not in pairs else None,
+        max(distance for distance in nearest if distance) if nearest and None not in nearest else None,
         unknown=None in pairs or None in nearest,
     )
 
 
 def _nearest(locality: Locality, gpu: str, nics: Sequence[str]) -> Nearness | None:
     levels = [locality.nearness(gpu, nic) for nic in nics]
-    return min(each for each in levels if each) if None not in levels else None
+    return min(level for level in levels if level) if None not in levels else None
 
 
 def explain_choices(locality: Locality, placements: Iterable[Placement]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def explain_choices(locality: Locality, placements: Iterable[Placement]) -> tupl
 
 
 def _certain_ways(choices: Iterable[DeviceChoices]) -> Iterator[str]:
-    amounts = [f"{len(each.ids)} {each.resource}" for each in choices if each.options and not each.is_certain]
+    amounts = [f"{len(choice.ids)} {choice.resource}" for choice in choices if choice.options and not choice.is_certain]
     yield (
         f"to be certain, request all that is free there ({', '.join(amounts)}), or use a ResourceClaim with "
         "matchAttribute: resource.kubernetes.io/pcieRoot; alignup run and the agent choose near devices"
@@ -83,20 +83,20 @@ def _certain_ways(choices: Iterable[DeviceChoices]) -> Iterator[str]:
 
 def _explain(locality: Locality, placement: Placement) -> Iterator[tuple[str, bool]]:
     """Yield comparisons of the choices for one container, and whether they differ."""
-    choices = [each for each in placement.choices.values() if each.options]
-    choices.sort(key=lambda each: locality.devices.get(locality.find(each.ids[0]) or "") is not DeviceKind.GPU)
-    total = prod([each.count for each in choices])
+    choices = [choice for choice in placement.choices.values() if choice.options]
+    choices.sort(key=lambda choice: locality.devices.get(locality.find(choice.ids[0]) or "") is not DeviceKind.GPU)
+    total = prod([choice.count for choice in choices])
     drawn = total > MAX_COMPARED
     compared = [(ids, connections(locality, ids)) for ids in _devices(choices, total)]
-    gpus = [(each.gpus, ids, each.connected) for ids, each in compared if each.gpus]
-    nics = [(each.nic, ids, each.paired) for ids, each in compared if each.nic]
+    gpus = [(summary.gpus, ids, summary.connected) for ids, summary in compared if summary.gpus]
+    nics = [(summary.nic, ids, summary.paired) for ids, summary in compared if summary.nic]
     for entries, bad in (
         (gpus, "have two GPUs that neither a link nor a PCIe switch connects"),
         (nics, "put GPU and NIC under different root complexes"),
     ):
         if len(entries) < len(compared) or not entries:
             continue
-        differs = len({each[0] for each in entries}) > 1
+        differs = len({entry[0] for entry in entries}) > 1
         yield _compare(entries, bad, total=total, drawn=drawn), differs
 
 
@@ -105,19 +105,19 @@ def _devices(choices: Sequence[DeviceChoices], total: int) -> Iterator[dict[str,
     if not choices:
         return
     if total <= MAX_COMPARED:
-        for sets in product(*[each.sets() for each in choices]):
-            yield {each.resource: ids for each, ids in zip(choices, sets, strict=True)}
+        for sets in product(*[choice.sets() for choice in choices]):
+            yield {choice.resource: ids for choice, ids in zip(choices, sets, strict=True)}
         return
     source = random.Random(0)  # noqa: S311 - the same answer each time
     for _ in range(MAX_COMPARED):
-        yield {each.resource: each.draw(source) for each in choices}
+        yield {choice.resource: choice.draw(source) for choice in choices}
 
 
 _Found = Sequence[tuple[Nearness, Devices, bool | None]]
 
 
 def _compare(entries: _Found, bad: str, *, total: int, drawn: bool) -> str:
-    best, worst = min(entries, key=lambda each: each[0]), max(entries, key=lambda each: each[0])
+    best, worst = min(entries, key=lambda entry: entry[0]), max(entries, key=lambda entry: entry[0])
     if total == 1:
         return f"it gets {_show(best)}"
     if best[0] == worst[0]:

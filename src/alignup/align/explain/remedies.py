@@ -151,10 +151,10 @@ def nearest_amounts(what_if: WhatIf, request: RequestChange) -> Iterator[Proposa
 
 
 def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
-    chosen = next((candidate for candidate in pod.all_containers if candidate.name == container), None)
-    if chosen is None and not host.rules.pod_level:
+    subject = next((candidate for candidate in pod.all_containers if candidate.name == container), None)
+    if subject is None and not host.rules.pod_level:
         return 0
-    return host.cpus.exclusive_cpus(pod, chosen)
+    return host.cpus.exclusive_cpus(pod, subject)
 
 
 def _counts(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Iterable[int]]:
@@ -212,8 +212,10 @@ def _largest_share(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal
 def _is_valid(what_if: WhatIf, proposal: Proposal) -> bool:
     """Return whether the API server accepts the changed pod and its QoS class is the same."""
     _, pod = apply_changes(proposal.changes, what_if.host, what_if.pod)
-    known = set(validation.validation_problems(what_if.pod))
-    return pod.computed_qos is what_if.pod.computed_qos and known.issuperset(validation.validation_problems(pod))
+    problems_before = set(validation.validation_problems(what_if.pod))
+    return pod.computed_qos is what_if.pod.computed_qos and problems_before.issuperset(
+        validation.validation_problems(pod)
+    )
 
 
 class SubsetSums(NamedTuple):
@@ -238,7 +240,7 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
         more = {total + step for total in others for step in ((-amount, 0, amount) if both else (-amount, 0))}
         complete = complete and len(more) <= _MAX_OTHERS
         others = more if len(more) <= _MAX_OTHERS else others
-    held = node_sums(host, type_, most=MAX_POINTS // (2 * len(others)))
+    sums = node_sums(host, type_, most=MAX_POINTS // (2 * len(others)))
     room, used = host.rules.allocatable, host.ledger.used
     if room is None:
         free = 0
@@ -246,9 +248,9 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
         free = room.memory - used.memory
     else:
         free = room.scalars.get(type_, 0) - used.scalars.get(type_, 0)
-    amounts = held.totals | {free}
+    amounts = sums.totals | {free}
     points = {total + step for total in others for size in amounts for step in ((size, -size) if both else (size,))}
-    return SubsetSums(points, complete and held.complete)
+    return SubsetSums(points, complete and sums.complete)
 
 
 def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
@@ -443,7 +445,7 @@ def _steps(what_if: WhatIf, type_: str) -> set[int]:
     free = node_sums(what_if.host, type_, most=_MAX_NODE_SUMS)
     if not (requested.complete and free.complete):
         what_if.note_unsearched(f"Not all reservations of {type_} were tried: there are too many.")
-    short = {size - left for size, left in product(requested.totals, free.totals)}
+    short = {size - free_amount for size, free_amount in product(requested.totals, free.totals)}
     return {-(-size // unit) * unit for size in {*short, what_if.missing(type_)} if size > 0}
 
 
@@ -463,7 +465,7 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
         sets = search.sets(size)
         try:
             tried = sets if all_suffice else islice(sets, MAX_EQUIVALENT)
-            smallest = next((proposal for chosen in tried if (proposal := search.prove(chosen))), None)
+            smallest = next((proposal for changes in tried if (proposal := search.prove(changes))), None)
         except SearchTimeoutError:
             what_if.note_unsearched(f"Time ran out before all evictions of {size} pod{'s' * (size > 1)} were tried.")
             return

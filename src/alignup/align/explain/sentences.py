@@ -111,8 +111,8 @@ def describe_choice(step: MergeStep) -> str:
             return f"anywhere: {' and '.join(unfit)} {'fits' if len(unfit) == 1 else 'fit'} on no set of NUMA nodes"
         return "anywhere: no requested resource is tied to a NUMA node"
     if step.rule is MergeRule.PREFERRED:
-        chosen = "the only NUMA node" if step.hint.nodes is None else format_hint(step.hint)
-        return f"{chosen} is preferred by {every_resource}{_runners_up(step)}"
+        nodes = "the only NUMA node" if step.hint.nodes is None else format_hint(step.hint)
+        return f"{nodes} is preferred by {every_resource}{_runners_up(step)}"
     if step.rule is MergeRule.STRATEGY:
         others = ", ".join(map(format_nodes, step.runners_up))
         return (
@@ -137,10 +137,10 @@ def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> 
 
     Devices that are chosen at random are ``example.com/gpu any 1 of gpu-0…3``.
     """
-    given = placement.as_text()
+    texts = placement.as_text()
     if placement.choices:
-        given[DeviceLedger.PROVIDER] |= {resource: str(choices) for resource, choices in placement.choices.items()}
-    parts = (_format_given(resource, text) for part in given.values() for resource, text in part.items())
+        texts[DeviceLedger.PROVIDER] |= {resource: str(choices) for resource, choices in placement.choices.items()}
+    parts = (_format_given(resource, text) for part in texts.values() for resource, text in part.items())
     return " · ".join(filter(None, parts)) or shared
 
 
@@ -156,14 +156,14 @@ def describe_possible_rejection(decision: Decision) -> str:
         return f"the device plugin may crash when it chooses devices for {container}"
     rejected = possible.rejection.container
     earlier = takewhile(lambda placement: placement.container != rejected, decision.placements)
-    chosen = [placement.container for placement in earlier if not placement.is_certain]
-    gets = f"{' and '.join(chosen)} {'get' if len(chosen) > 1 else 'gets'}"
+    names = [placement.container for placement in earlier if not placement.is_certain]
+    gets = f"{' and '.join(names)} {'get' if len(names) > 1 else 'gets'}"
     return f"the kubelet chooses at random which devices {gets}, and some choices leave no place for {container}"
 
 
 def describe_choices(placements: Sequence[Placement]) -> tuple[str, ...]:
     """Return what else is known about choices of devices that a kubelet or a plugin makes."""
-    notes = {note: None for placement in placements for each in placement.choices.values() for note in each.notes}
+    notes = {note: None for placement in placements for choice in placement.choices.values() for note in choice.notes}
     return tuple(notes)
 
 
@@ -249,10 +249,10 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
     subject = f"container {rejection.container}" if rejection.container else "the pod"
     for short in rejection.shortfalls:
         milli = short.provider == HOST
-        where = "the node" if short.nodes is None else _format_node_set(short.nodes)
+        area = "the node" if short.nodes is None else _format_node_set(short.nodes)
         missing = format_amount(short.resource, short.missing, milli=milli)
         needed, free = (format_number(short.resource, number, milli=milli) for number in (short.needed, short.free))
-        yield f"{where} has too little for {subject}: {missing} short ({needed} requested, {free} free)"
+        yield f"{area} has too little for {subject}: {missing} short ({needed} requested, {free} free)"
     if rejection.shortfalls:
         return
     if rejection.reason == SMT_ALIGNMENT:
@@ -379,16 +379,16 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
     """Yield a sentence for the defect of the kubelet that makes *decision* differ from the *safe* one."""
     if (safe.outcome, safe.placements) == (decision.outcome, decision.placements):
         return
-    given, expected = (bits.union(placement.cpus or 0 for placement in each.placements) for each in (decision, safe))
-    taken = given & ~decision.before.cpus.available if decision.before else 0
+    cpus, expected = (bits.union(placement.cpus or 0 for placement in answer.placements) for answer in (decision, safe))
+    unavailable = cpus & ~decision.before.cpus.available if decision.before else 0
     defect, detail = defects.SPLIT_GROUP, ""
     if decision.rejection is not None and decision.rejection.reason == KUBELET_HANGS:
         defect = defects.ENDLESS_LOOP
-    elif taken:
-        defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(taken)} are not free; "
+    elif unavailable:
+        defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(unavailable)} are not free; "
     elif claimed := sorted(_device_resources(decision) - _device_resources(safe)):
         defect, detail = defects.CLAIMED_HINTS, f"{' and '.join(claimed)}: "
-    elif given != expected and decision.admitted:
+    elif cpus != expected and decision.admitted:
         defect = defects.OTHER_NODES
     upstream = f"{defects.ISSUES}/{defect.issue}" if defect.issue else "no upstream issue was found"
     yield f"a defect of the kubelet, {defect.fix}: {detail}{defect.sentence} ({upstream})"
@@ -397,4 +397,4 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
 def _device_resources(decision: Decision) -> set[str]:
     """Return the resources of device plugins whose hints were merged."""
     merged = (resource for step in decision.steps for resource in step.resources)
-    return {each.resource for each in merged if each.provider == DeviceLedger.PROVIDER and each.resource}
+    return {step.resource for step in merged if step.provider == DeviceLedger.PROVIDER and step.resource}

@@ -100,11 +100,11 @@ class MemoryHintFamily:
     def fitting_sets(self) -> tuple[NodeSet, ...]:
         inside = bits.subsets(self.nodes)
         fitting = set(inside)
-        for kind, wanted in enumerate(self.need):
-            held = [0]
+        for kind, minimum in enumerate(self.need):
+            sums = [0]
             for amounts in self.amounts.values():
-                held += [amount + amounts[kind] for amount in held]
-            fitting.intersection_update(mask for mask, amount in zip(inside, held, strict=True) if amount >= wanted)
+                sums += [amount + amounts[kind] for amount in sums]
+            fitting.intersection_update(mask for mask, amount in zip(inside, sums, strict=True) if amount >= minimum)
         every = subsets(self.nodes | bits.union(self.fixed_sets))
         return tuple(filter(fitting.union(self.fixed_sets).__contains__, every))
 
@@ -140,13 +140,13 @@ class MemoryHintFamily:
         """Return the missing amount of each type on *nodes*; negative if they hold more."""
         missing = self.need
         for node in bits.members(nodes):
-            missing = tuple(wanted - amount for wanted, amount in zip(missing, self.amounts[node], strict=True))
+            missing = tuple(minimum - amount for minimum, amount in zip(missing, self.amounts[node], strict=True))
         return missing
 
 
 def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintFamily | None:
     """Return the sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
-    wanted = tuple(need.values())
+    minimums = tuple(need.values())
     # One type, the usual case, needs no comprehensions.
     only, size = next(iter(need.items())) if len(need) == 1 else (None, 0)
     free: NodeAmounts
@@ -162,7 +162,7 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
             free, enough = (amount,), amount >= size
         else:
             free = tuple([tables[type_].free if type_ in tables else 0 for type_ in need])
-            enough = all(map(ge, free, wanted))
+            enough = all(map(ge, free, minimums))
         one_is_enough = one_is_enough or enough
         if not assignments:
             idle[id_] = free
@@ -176,11 +176,11 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
     if not one_is_enough and len(idle) < len(ledger.nodes):
         idle_tables = [node.tables for node in ledger.nodes.values()]
         all_idle = [tuple([tables.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for tables in idle_tables]
-        preferred_width = fewest_nodes(all_idle, wanted) or 0
+        preferred_width = fewest_nodes(all_idle, minimums) or 0
     if groups:
         fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
     family = MemoryHintFamily(
-        idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets), enough_alone=enough_alone
+        idle, minimums, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets), enough_alone=enough_alone
     )
     return family if family.min_width else None
 
@@ -202,9 +202,9 @@ def fewest_nodes(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, work_limit:
     if not nodes:
         return None
     count = 0
-    for amounts, wanted in zip(zip(*nodes, strict=True), need, strict=True):
+    for amounts, minimum in zip(zip(*nodes, strict=True), need, strict=True):
         richest = accumulate(sorted(amounts, reverse=True), initial=0)
-        alone = next((number for number, held in enumerate(richest) if held >= wanted), None)
+        alone = next((number for number, total in enumerate(richest) if total >= minimum), None)
         if alone is None:
             return None
         count = max(count, alone)
@@ -218,8 +218,8 @@ def is_enough(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, wo
         return max(need) <= 0
     if count == 1:
         return any(all(map(ge, amounts, need)) for amounts in nodes)
-    for amounts, wanted in zip(zip(*nodes, strict=True), need, strict=True):
-        if sum(sorted(amounts, reverse=True)[:count]) < wanted:
+    for amounts, minimum in zip(zip(*nodes, strict=True), need, strict=True):
+        if sum(sorted(amounts, reverse=True)[:count]) < minimum:
             return False
     return _together(nodes, need, count=count, work_limit=work_limit)
 
@@ -231,16 +231,16 @@ def lowest_nodes(nodes: Sequence[tuple[int, NodeAmounts]], need: NodeAmounts, *,
     """
     if count == len(nodes):
         return bits.of(node for node, _ in nodes)
-    held = [amounts for _, amounts in nodes]
-    size = len(held)
-    chosen: NodeSet = 0
-    for left in range(count, 0, -1):
+    rows = [amounts for _, amounts in nodes]
+    size = len(rows)
+    lowest: NodeSet = 0
+    for rest in range(count, 0, -1):
         # The highest node of the best set is the last one without which the nodes below are not enough.
-        size = left - 1 + bisect_left(range(left, size), 1, key=lambda size: is_enough(held[:size], need, count=left))
+        size = rest - 1 + bisect_left(range(rest, size), 1, key=lambda size: is_enough(rows[:size], need, count=rest))
         node, amounts = nodes[size]
-        chosen |= 1 << node
-        need = tuple(wanted - amount for wanted, amount in zip(need, amounts, strict=True))
-    return chosen
+        lowest |= 1 << node
+        need = tuple(minimum - amount for minimum, amount in zip(need, amounts, strict=True))
+    return lowest
 
 
 def _together(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, work_limit: int) -> bool:
@@ -252,7 +252,7 @@ def _together(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, wo
         richest = sorted(nodes, key=itemgetter(kind), reverse=True)[:count]
         if all(map(ge, map(sum, zip(*richest, strict=True)), need)):
             return True
-    kinds = [kind for kind, wanted in enumerate(need) if wanted > 0]
+    kinds = [kind for kind, minimum in enumerate(need) if minimum > 0]
     return _Cover(nodes, [need[kind] for kind in kinds], kinds=kinds, count=count).found(work_limit)
 
 
@@ -264,7 +264,7 @@ class _Cover:
         self.need = tuple(need)
         #: distinct amounts, capped at the need, and the number of nodes with each
         self.copies = Counter(
-            tuple(min(amounts[kind], wanted) for kind, wanted in zip(kinds, need, strict=True)) for amounts in nodes
+            tuple(min(amounts[kind], minimum) for kind, minimum in zip(kinds, need, strict=True)) for amounts in nodes
         )
         self.failed: set[tuple[int, ...]] = set()
 
@@ -277,28 +277,28 @@ class _Cover:
         """
         shares = [1.0] * len(self.need)
         for _ in range(_ROUNDS):
-            weights = tuple(int(share * _UNIT / wanted) + 1 for share, wanted in zip(shares, self.need, strict=True))
+            weights = tuple(int(share * _UNIT / minimum) + 1 for share, minimum in zip(shares, self.need, strict=True))
             missing = self._missing(weights)
             if max(missing) <= 0:
                 return True
             if _weighed(weights, missing) > 0:
                 return False
             shares = [
-                share * (1 + min(0.5, max(-0.5, short / wanted)))
-                for share, short, wanted in zip(shares, missing, self.need, strict=True)
+                share * (1 + min(0.5, max(-0.5, short / minimum)))
+                for share, short, minimum in zip(shares, missing, self.need, strict=True)
             ]
         return self._search(weights, work_limit)
 
     def _missing(self, weights: NodeAmounts) -> list[int]:
         """Return what the richest nodes by weight lack of each kind; negative if they hold more."""
-        left = self.count
+        count = self.count
         missing = list(self.need)
         richest = iter(sorted(self.copies, key=lambda amounts: _weighed(weights, amounts), reverse=True))
-        while left:  # there are more nodes
+        while count:  # there are more nodes
             amounts = next(richest)
-            taken = min(self.copies[amounts], left)
-            missing = [wanted - taken * amount for wanted, amount in zip(missing, amounts, strict=True)]
-            left -= taken
+            number = min(self.copies[amounts], count)
+            missing = [minimum - number * amount for minimum, amount in zip(missing, amounts, strict=True)]
+            count -= number
         return missing
 
     def _search(self, weights: NodeAmounts, work_limit: int) -> bool:
@@ -309,20 +309,24 @@ class _Cover:
         copies = [self.copies[choice[:-1]] for choice in choices]
         tops = [self._tops(choices[start:], copies[start:]) for start in range(len(choices))]
 
-        def completes(start: int, left: int, missing: NodeAmounts) -> bool:
-            """Return whether *left* of the choices from *start* on hold what is *missing*."""
+        def completes(start: int, remaining: int, missing: NodeAmounts) -> bool:
+            """Return whether *remaining* of the choices from *start* on hold what is *missing*."""
             if not any(missing):
                 return True
-            state = (start, left, *missing)
+            state = (start, remaining, *missing)
             if start == len(choices) or state in self.failed:
                 return False
             bounded = (*missing, _weighed(weights, missing))
-            if any(wanted > top[min(left, len(top) - 1)] for wanted, top in zip(bounded, tops[start], strict=True)):
+            if any(
+                minimum > top[min(remaining, len(top) - 1)] for minimum, top in zip(bounded, tops[start], strict=True)
+            ):
                 return False
             amounts = choices[start]
-            for taken in range(min(copies[start], left), -1, -1):
-                short = tuple(max(0, wanted - taken * amount) for wanted, amount in zip(missing, amounts, strict=False))
-                if completes(start + 1, left - taken, short):
+            for number in range(min(copies[start], remaining), -1, -1):
+                short = tuple(
+                    max(0, minimum - number * amount) for minimum, amount in zip(missing, amounts, strict=False)
+                )
+                if completes(start + 1, remaining - number, short):
                     return True
             self.failed.add(state)
             if len(self.failed) > work_limit:

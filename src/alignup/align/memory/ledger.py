@@ -121,7 +121,7 @@ class MemoryLedger:
         if nodes & nodes - 1 == 0:
             return self.nodes[nodes.bit_length() - 1].cells == nodes
         return all(
-            held.cells == nodes or not held.assignments for held in map(self.nodes.__getitem__, bits.members(nodes))
+            node.cells == nodes or not node.assignments for node in map(self.nodes.__getitem__, bits.members(nodes))
         )
 
     def give(
@@ -131,17 +131,19 @@ class MemoryLedger:
         again = self.reusable_by(pod).get(blocks[0].nodes, {})
         nodes = dict(self.nodes)
         _charge(nodes, blocks, [max(0, block.size - again.get(block.type, 0)) for block in blocks])
-        held = self.held.get(pod, {})
+        blocks_by_container = self.held.get(pod, {})
         changes = {container: tuple(blocks)}
         handed_over = dict(self.handed_over) if earlier and pod == self.last_pod else {}
         for block in blocks if earlier else ():
             if block.size:
                 start = handed_over.get(block[:2], 0)
                 later = map(earlier.__getitem__, range(start, len(earlier)))
-                start += _hand_over(held, changes, block, later)
+                start += _hand_over(blocks_by_container, changes, block, later)
                 handed_over[block[:2]] = min(start, len(earlier)) if init else start
         reusable = self._reusable_after(pod, blocks, init=init) if init or again else self.reusable_by(pod)
-        changed = with_item(self.held, pod, with_items(held, changes) if held else changes)
+        changed = with_item(
+            self.held, pod, with_items(blocks_by_container, changes) if blocks_by_container else changes
+        )
         return MemoryLedger(nodes, changed, self.pod_held, pod, reusable, handed_over)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
@@ -173,21 +175,21 @@ class MemoryLedger:
         nodes = dict(self.nodes)
         for group, type_, size in blocks:
             # What the nodes have reserved is released, the lowest first.
-            left = size
+            rest = size
             for id_ in bits.members(group):
                 cells, assignments, tables = nodes[id_]
                 table = tables.get(type_, EMPTY_TABLE)
-                released = min(left, table.reserved)
-                left -= released
+                released = min(rest, table.reserved)
+                rest -= released
                 if released:
                     tables = {**tables, type_: table.take(-released)}
                 nodes[id_] = NodeMemory(cells if assignments > 1 else 1 << id_, assignments - 1, tables)
-        held = self.held
+        holdings = self.held
         if containers:
-            held = with_item(held, pod, containers)
-        elif pod in held:
-            held = without_item(held, pod)
-        return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable, self.handed_over)
+            holdings = with_item(holdings, pod, containers)
+        elif pod in holdings:
+            holdings = without_item(holdings, pod)
+        return MemoryLedger(nodes, holdings, pod_held, self.last_pod, self.reusable, self.handed_over)
 
     def without_reusable(self) -> "MemoryLedger":
         """Return this ledger after its last pod is gone, which can reuse nothing any more."""
@@ -209,9 +211,9 @@ class MemoryLedger:
         nodes = dict(idle.nodes)
         for pod, container, block in _charged(stored):
             # One node of a group must list the type.
-            known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
+            lists_type = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
             for node in bits.members(block.nodes):
-                if node not in nodes or not known:
+                if node not in nodes or not lists_type:
                     missing = "memory resource" if node in nodes else "the NUMA"
                     raise StateError(
                         f"[memorymanager] (pod: {pod}, container: {container}) "
@@ -226,9 +228,9 @@ class MemoryLedger:
         """Return this ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
         nodes = dict(idle.nodes)
         for _, _, block in _charged(self):
-            left = [block.size]
-            _charge(nodes, (block,), left)
-            if left != [0]:
+            sizes = [block.size]
+            _charge(nodes, (block,), sizes)
+            if sizes != [0]:
                 raise StateError("the reservation takes memory that running pods hold")
         return MemoryLedger(nodes, self.held, self.pod_held, self.last_pod, self.reusable)
 
@@ -254,30 +256,33 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
     for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         _, assignments, tables = nodes[id_]
         changed = dict(tables)
-        for place, (_, type_, _) in enumerate(blocks):
+        for index, (_, type_, _) in enumerate(blocks):
             table = tables.get(type_, EMPTY_TABLE)
-            taken = min(sizes[place], table.free)
-            if taken:
-                changed[type_] = table.take(taken)
-                sizes[place] -= taken
+            size = min(sizes[index], table.free)
+            if size:
+                changed[type_] = table.take(size)
+                sizes[index] -= size
         nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
 
 
 def _hand_over(
-    held: Mapping[str, tuple[Block, ...]], changes: dict[str, tuple[Block, ...]], taken: Block, earlier: Iterable[str]
+    blocks_by_container: Mapping[str, tuple[Block, ...]],
+    changes: dict[str, tuple[Block, ...]],
+    reused: Block,
+    earlier: Iterable[str],
 ) -> int:
-    """Reduce the blocks of *earlier* init containers by what *taken* reuses; return how many have none left."""
-    left = taken.size
+    """Reduce the blocks of *earlier* init containers by the *reused* block; return how many have none left."""
+    rest = reused.size
     used_up = 0
     for name in earlier:
-        blocks = changes.get(name) or held.get(name, ())
-        for place, block in enumerate(blocks):
-            if block.size and block[:2] == taken[:2]:
-                shared = min(left, block.size)
-                left -= shared
-                changes[name] = (*blocks[:place], block._replace(size=block.size - shared), *blocks[place + 1 :])
+        blocks = changes.get(name) or blocks_by_container.get(name, ())
+        for index, block in enumerate(blocks):
+            if block.size and block[:2] == reused[:2]:
+                shared = min(rest, block.size)
+                rest -= shared
+                changes[name] = (*blocks[:index], block._replace(size=block.size - shared), *blocks[index + 1 :])
                 break
-        if not left:
+        if not rest:
             break
         used_up += 1
     return used_up
@@ -292,7 +297,7 @@ def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
         for container, blocks in containers.items()
         for block in blocks
     ]
-    return sorted(charged, key=lambda held: -held[2].nodes.bit_count())
+    return sorted(charged, key=lambda charge: -charge[2].nodes.bit_count())
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:

@@ -112,10 +112,10 @@ class MemoryProvider(Provider[MemoryLedger]):
                 return dict.fromkeys(need, ())
             if self.settings.release.restores_pods and pod.uid in ledger.pod_held:
                 return _hints_for_held(ledger.pod_held[pod.uid], need)
-            held = ledger.held.get(pod.uid, {})
+            blocks_by_container = ledger.held.get(pod.uid, {})
             for other in pod.all_containers:
-                if other.name in held:
-                    return _hints_for_held(held[other.name], need)
+                if other.name in blocks_by_container:
+                    return _hints_for_held(blocks_by_container[other.name], need)
         family = memory_family(ledger, need, pod=pod.uid) if need else None
         return {} if family is None else dict.fromkeys(need, family)
 
@@ -151,8 +151,8 @@ class MemoryProvider(Provider[MemoryLedger]):
         """Allocate pod-level memory as a whole: containers with requests get their share, all others share the rest."""
         budget = self.need(pod, None)
         keeps = self.settings.release.restores_pods or not self.settings.kubelet_faults
-        placed = keeps and pod.uid in ledger.pod_held
-        if not budget or not pod.has_pod_level_resources or placed:
+        has_pod_blocks = keeps and pod.uid in ledger.pod_held
+        if not budget or not pod.has_pod_level_resources or has_pod_blocks:
             return ledger
         problem = _empty_shared_pool(pod, budget)
         if problem:

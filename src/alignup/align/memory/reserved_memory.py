@@ -31,21 +31,21 @@ class ReservedMemory:
 
 def reservation_problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
     """Yield the errors of the kubelet's validation of its configuration."""
-    seen: Counter[tuple[int, str]] = Counter()
+    numbers: Counter[tuple[int, str]] = Counter()
     for entry in entries:
         for type_, amount in sorted(entry.limits.items()):
-            where = f"for NUMA node {entry.node}"
-            seen[entry.node, type_] += 1
+            subject = f"for NUMA node {entry.node}"
+            numbers[entry.node, type_] += 1
             if not _is_memory(type_):
                 yield (
-                    f"invalid configuration: the limit type {quote(type_)} {where} is not supported, "
+                    f"invalid configuration: the limit type {quote(type_)} {subject} is not supported, "
                     "only [memory hugepages-<HugePageSize>] is accepted"
                 )
             if amount.is_zero:
-                yield f"invalid configuration: reserved memory may not be zero {where} and resource {quote(type_)}"
-            if seen[entry.node, type_] > 1:
+                yield f"invalid configuration: reserved memory may not be zero {subject} and resource {quote(type_)}"
+            if numbers[entry.node, type_] > 1:
                 yield (
-                    f"invalid configuration: the reserved memory has a duplicate value {where} "
+                    f"invalid configuration: the reserved memory has a duplicate value {subject} "
                     f"and resource {quote(type_)}"
                 )
 
@@ -54,8 +54,8 @@ def reserved_by_node(
     entries: Sequence[ReservedMemory], reservation: Amounts, *, nodes: Sequence[NumaNode]
 ) -> dict[int, dict[str, int]]:
     """Return node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
-    known = {node.id for node in nodes}
-    if unknown := [entry.node for entry in entries if entry.node not in known]:
+    node_ids = {node.id for node in nodes}
+    if unknown := [entry.node for entry in entries if entry.node not in node_ids]:
         raise SettingsError(
             f"the reserved memory configuration references a NUMA node {unknown[0]} that does not exist on this machine"
         )
@@ -65,13 +65,13 @@ def reserved_by_node(
             # The later amount comes first: a sum is printed in the format of its first non-zero term.
             totals[type_] = amount + totals.get(type_, Quantity.ZERO)
     for type_ in sorted({*totals, *filter(_is_memory, reservation)}):
-        total, wanted = totals.get(type_, Quantity.ZERO), reservation.get(type_, Quantity.ZERO)
-        if total != wanted:
+        total, needed = totals.get(type_, Quantity.ZERO), reservation.get(type_, Quantity.ZERO)
+        if total != needed:
             raise SettingsError(
                 f"the total amount {quote(str(total))} of type {quote(type_)} is not equal to the value "
-                f"{quote(str(wanted))} determined by Node Allocatable feature"
+                f"{quote(str(needed))} determined by Node Allocatable feature"
             )
-    reserved: dict[int, dict[str, int]] = {node: {} for node in sorted(known)}
+    reserved: dict[int, dict[str, int]] = {node: {} for node in sorted(node_ids)}
     for entry in entries:
         for type_, amount in entry.limits.items():
             size = amount.as_int64()
@@ -146,11 +146,11 @@ def _spread(size: int, capacity: Mapping[int, int], *, unit: int) -> dict[int, i
     """Divide *size* in proportion to *capacity*, in whole units except for a remainder."""
     total = sum(capacity.values())
     shares = {node: size * bytes_ // total // unit * unit for node, bytes_ in capacity.items()}
-    left = size - sum(shares.values())
+    rest = size - sum(shares.values())
     for node, bytes_ in capacity.items():
-        more = min(left, bytes_ - shares[node])
+        more = min(rest, bytes_ - shares[node])
         shares[node] += more
-        left -= more
+        rest -= more
     return {node: share for node, share in shares.items() if share}
 
 

@@ -159,7 +159,7 @@ def _preferred(
     distances: Distances | None,
     budget: WorkBudget,
 ) -> list[NodeSet]:
-    """Return the sets that all inputs prefer, with the fewest nodes, best first; perhaps not all of them."""
+    """Return the sets that all inputs prefer, with the fewest nodes, best first; the list may be incomplete."""
     restricting = [hints.preferred for hints in lists if hints.anywhere is None or not hints.anywhere.preferred]
     if restricting:
         common: Collection[NodeSet] = frozenset.intersection(*restricting)
@@ -285,11 +285,11 @@ def _search(
     return _nothing(nodes, width)
 
 
-def _allows(hints: Hints, chosen: NodeSet) -> bool:
-    """Return whether any set of *hints* contains *chosen*."""
+def _allows(hints: Hints, nodes: NodeSet) -> bool:
+    """Return whether any set of *hints* contains *nodes*."""
     if isinstance(hints, HintList):
-        return hints.anywhere is not None or any(not chosen & ~mask for mask in hints.masks)
-    return not chosen & ~hints.nodes or any(not chosen & ~mask for mask in hints.fixed_sets)
+        return hints.anywhere is not None or any(not nodes & ~mask for mask in hints.masks)
+    return not nodes & ~hints.nodes or any(not nodes & ~mask for mask in hints.fixed_sets)
 
 
 def _widths(target: int, most: int) -> Iterable[tuple[int, MergeRule]]:

@@ -283,22 +283,22 @@ def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, bu
 
 def _families_reach(
     families: Sequence[HintFamily],
-    left: NodeSet,
+    nodes: NodeSet,
     target: NodeSet,
     growing: list[tuple[HintFamily, NodeSet]],
     budget: WorkBudget,
 ) -> bool:
-    """Let each family choose a fixed set or its growing part, narrowing *left*; then drop the surplus nodes."""
+    """Let each family choose a fixed set or its growing part, narrowing *nodes*; then drop the surplus nodes."""
     budget.spend()
     if not families:
-        return _can_drop(left & ~target, growing, budget)
+        return _can_drop(nodes & ~target, growing, budget)
     family, rest = families[0], families[1:]
     for mask in family.fixed_sets:
-        if not target & ~mask and _families_reach(rest, left & mask, target, growing, budget):
+        if not target & ~mask and _families_reach(rest, nodes & mask, target, growing, budget):
             return True
     if target & ~family.nodes or not family.fits(family.nodes):
         return False
-    return _families_reach(rest, left & family.nodes, target, [*growing, (family, family.nodes)], budget)
+    return _families_reach(rest, nodes & family.nodes, target, [*growing, (family, family.nodes)], budget)
 
 
 def _can_drop(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], budget: WorkBudget) -> bool:
@@ -306,9 +306,9 @@ def _can_drop(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], budge
     if not surplus:
         return True
     budget.spend(len(growing))
-    if any(family.fits(kept & ~surplus) for family, kept in growing):
+    if any(family.fits(nodes & ~surplus) for family, nodes in growing):
         return True
-    can_spare = sum(kept.bit_count() - family.min_width for family, kept in growing)
+    can_spare = sum(nodes.bit_count() - family.min_width for family, nodes in growing)
     if can_spare < surplus.bit_count() or len(growing) < 2:
         return False
     slacks = [family.slack for family, _ in growing]
@@ -316,9 +316,9 @@ def _can_drop(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], budge
         losses = [[family.amounts_on(node) for family, _ in growing] for node in bits.members(surplus)]
         return _can_distribute(losses, tuple(slack for slack in slacks if slack), budget)
     node = surplus & -surplus
-    for index, (family, kept) in enumerate(growing):
-        if family.fits(kept & ~node):
-            without = [*growing[:index], (family, kept & ~node), *growing[index + 1 :]]
+    for index, (family, nodes) in enumerate(growing):
+        if family.fits(nodes & ~node):
+            without = [*growing[:index], (family, nodes & ~node), *growing[index + 1 :]]
             if _can_drop(surplus ^ node, without, budget):
                 return True
     return False
@@ -344,10 +344,10 @@ def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget
     for loss in (losses[index] for index in order):
         budget.spend(len(states))
         states = {
-            (*state[:index], left, *state[index + 1 :])
+            (*state[:index], slack, *state[index + 1 :])
             for state in states
-            for index, left in enumerate(map(_subtract, state, loss))
-            if min(left) >= 0
+            for index, slack in enumerate(map(_subtract, state, loss))
+            if min(slack) >= 0
         }
         if not states:
             return False
@@ -357,13 +357,13 @@ def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget
 def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[Slack, ...]) -> bool:
     """Return whether it works to charge each node to the family with the smallest total share."""
     charged = [0.0] * len(slacks)
-    left = list(slacks)
+    remaining = list(slacks)
     for losses, shares in nodes:
-        after = list(map(add, charged, shares))
-        index = after.index(min(after))
-        charged[index] = after[index]
-        left[index] = _subtract(left[index], losses[index])
-    return all(min(slack) >= 0 for slack in left)
+        new_charges = list(map(add, charged, shares))
+        index = new_charges.index(min(new_charges))
+        charged[index] = new_charges[index]
+        remaining[index] = _subtract(remaining[index], losses[index])
+    return all(min(slack) >= 0 for slack in remaining)
 
 
 def _share(loss: Slack, slack: Slack) -> float:

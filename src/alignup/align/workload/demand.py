@@ -135,7 +135,7 @@ def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers:
         return 0 if whole and container.resources.qos is not QoS.GUARANTEED else container.resources.whole_cpus
     if whole:
         return pod.resources.whole_cpus
-    return aggregate(pod, lambda each: {CPU: each.resources.whole_cpus}).get(CPU, 0)
+    return aggregate(pod, lambda container: {CPU: container.resources.whole_cpus}).get(CPU, 0)
 
 
 def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> Mapping[str, int]:
@@ -150,7 +150,7 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
         return {} if whole and container.resources.qos is not QoS.GUARANTEED else _bytes(container.resources)
     if whole:
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
-    total = aggregate(pod, lambda each: _bytes(each.resources))
+    total = aggregate(pod, lambda container: _bytes(container.resources))
     named = {name for container in pod.containers for name in container.resources.requests}
     return {name: size for name, size in total.items() if name in named}
 

@@ -154,8 +154,8 @@ def qualified_problems(text: str) -> tuple[str, ...]:
 def container_resource_problems(name: str) -> tuple[str, ...]:
     problems = _resource_problems(name)
     if "/" not in name:
-        known = name in _COMPUTE or is_hugepages(name)
-        return problems if known else (*problems, "must be a standard resource for containers")
+        is_standard = name in _COMPUTE or is_hugepages(name)
+        return problems if is_standard else (*problems, "must be a standard resource for containers")
     if is_native(name) or is_extended(name):
         return problems
     return (*problems, "doesn't follow extended resource name standard")

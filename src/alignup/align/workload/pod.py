@@ -154,14 +154,14 @@ class Pod:
 
     @cached_property
     def ordinary_init(self) -> tuple[str, ...]:
-        """The names of the init containers that are no sidecars: each ends before the next container starts."""
+        """The names of the ordinary init containers: each ends before the next container starts."""
         return tuple([container.name for container in self.init if not container.restartable]) if self.init else ()
 
     @cached_property
     def _init_positions(self) -> Mapping[str, int]:
         """The number of ordinary init containers before each init container."""
-        before = accumulate((not container.restartable for container in self.init), initial=0)
-        return {container.name: count for container, count in zip(self.init, before, strict=False)}
+        counts = accumulate((not container.restartable for container in self.init), initial=0)
+        return {container.name: count for container, count in zip(self.init, counts, strict=False)}
 
     def is_ordinary_init(self, container: str) -> bool:
         """Return whether *container* is an init container that ends before the next one starts."""
@@ -202,11 +202,12 @@ class Pod:
         """Return the pod without these (container, resource) requests and limits."""
 
         def strip(container: Container) -> Container:
-            kept = [
+            requests_left, limits_left = (
                 {name: amount for name, amount in amounts.items() if (container.name, name) not in requests}
                 for amounts in (container.resources.requests, container.resources.limits)
-            ]
-            return replace(container, resources=replace(container.resources, requests=kept[0], limits=kept[1]))
+            )
+            resources = replace(container.resources, requests=requests_left, limits=limits_left)
+            return replace(container, resources=resources)
 
         return replace(self, init=tuple(map(strip, self.init)), containers=tuple(map(strip, self.containers)))
 

@@ -94,19 +94,19 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
     yield from _name_problems("metadata.namespace", pod.namespace, names.label_problems)
     if not pod.containers:
         yield Problem("spec.containers", "Required value")
-    taken: set[str] = set()
-    for where, containers in (("spec.containers", pod.containers), ("spec.initContainers", pod.init)):
+    used_names: set[str] = set()
+    for path, containers in (("spec.containers", pod.containers), ("spec.initContainers", pod.init)):
         for index, container in enumerate(containers):
-            field = f"{where}[{index}]"
+            field = f"{path}[{index}]"
             yield from _name_problems(f"{field}.name", container.name, names.label_problems)
             yield from _resource_problems(f"{field}.resources", container.resources, claims=pod.claims)
             if (policy := container.unknown_restart_policy) is not None:
                 supported = ", ".join(map(quote, RESTART_POLICIES))
                 message = f"Unsupported value: {quote(policy)}: supported values: {supported}"
                 yield Problem(f"{field}.restartPolicy", message)
-            if container.name in taken:
+            if container.name in used_names:
                 yield Problem(f"{field}.name", f"Duplicate value: {quote(container.name)}")
-            taken.add(container.name)
+            used_names.add(container.name)
     if pod.resources.requests or pod.resources.limits or pod.resources.claims:
         yield from _pod_level_problems(pod)
     if pod.overhead:
@@ -129,20 +129,20 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity], *, default_r
     With *default_requests*, the limits of containers become default requests; requests are never copied to limits.
     """
     containers = pod.all_containers
-    before = [*(container.resources for container in containers), pod.resources, Resources(limits=pod.overhead)]
-    after: list[Resources] = []
-    for place, old in enumerate(before):
+    old_resources = [*(container.resources for container in containers), pod.resources, Resources(limits=pod.overhead)]
+    new_resources: list[Resources] = []
+    for index, old in enumerate(old_resources):
         limits = {name: change(amount) for name, amount in old.limits.items()}
         requests = {name: change(amount) for name, amount in old.requests.items()}
-        if default_requests and place < len(containers):
+        if default_requests and index < len(containers):
             requests = {**limits, **requests}
         same = len(requests) == len(old.requests) and all(
             map(is_, (*requests.values(), *limits.values()), (*old.requests.values(), *old.limits.values()))
         )
-        after.append(old if same else Resources(requests, limits, old.claims))
-    if all(map(is_, after, before)):
+        new_resources.append(old if same else Resources(requests, limits, old.claims))
+    if all(map(is_, new_resources, old_resources)):
         return pod
-    *of_containers, pod_level, of_overhead = after
+    *of_containers, pod_level, of_overhead = new_resources
     changed = tuple(
         [
             container if resources is container.resources else replace(container, resources=resources)
@@ -197,17 +197,17 @@ def _resource_problems(
 ) -> Iterator[Problem]:
     listed = [("limits", name, amount) for name, amount in resources.limits.items()]
     for kind, name, amount in [*listed, *(("requests", name, amount) for name, amount in resources.requests.items())]:
-        where = f"{field}.{kind}[{name}]"
+        path = f"{field}.{kind}[{name}]"
         for problem in name_problems(name):
-            yield _invalid(where, name, problem)
+            yield _invalid(path, name, problem)
         if amount.unscaled < 0:
-            yield _invalid(where, amount, "must be greater than or equal to 0")
+            yield _invalid(path, amount, "must be greater than or equal to 0")
         if names.is_counted(name) and not amount.is_whole:
-            yield _invalid(where, amount, "must be an integer")
+            yield _invalid(path, amount, "must be an integer")
         if names.is_hugepages(name):
             size = names.page_size(name)
             if size is None or amount.value() % size:
-                yield _invalid(where, amount, f"{amount} is not positive integer multiple of {name}")
+                yield _invalid(path, amount, f"{amount} is not positive integer multiple of {name}")
         limit = resources.limits.get(name)
         if kind == "requests" and limit is not amount:
             yield from _limit_problems(field, name, amount, limit=limit)
@@ -222,21 +222,21 @@ def _claim_problems(field: str, resources: Resources, claims: tuple[PodClaim, ..
     """Yield what is wrong with the claims of a container: it uses a whole claim once, or requests of it, each once."""
     used: set[str] = set()
     for index, claim in enumerate(resources.claims):
-        where = f"{field}.claims[{index}]"
+        path = f"{field}.claims[{index}]"
         name, separator, request = claim.partition("/")
         if not name:
-            yield Problem(where, "Required value")
+            yield Problem(path, "Required value")
             continue
         if name in used:  # the whole claim
-            yield Problem(where, f"Duplicate value: {quote(name)}")
+            yield Problem(path, f"Duplicate value: {quote(name)}")
         elif claim in used or (not request and any(other.startswith(f"{name}/") for other in used)):
-            yield Problem(where, f"Duplicate value: {quote(claim)}")
+            yield Problem(path, f"Duplicate value: {quote(claim)}")
         if separator:
             for problem in names.label_problems(request):
-                yield _invalid(f"{where}.request", request, problem)
+                yield _invalid(f"{path}.request", request, problem)
         used.add(claim)
         if all(name != known.name for known in claims):
-            yield Problem(where, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
+            yield Problem(path, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
 
 
 def _limit_problems(field: str, name: str, amount: Quantity, *, limit: Quantity | None) -> Iterator[Problem]:

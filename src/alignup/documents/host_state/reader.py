@@ -163,7 +163,8 @@ class HostStateReader:
                 raise StateError(f"{name}: more than {limits} are not read {OWN_LIMIT}")
             host = Host(hardware, self._read_settings(configuration, hardware, release, name))
             self._hosts[key] = host
-        node.host, node.generation = host, generation
+        node.host = host
+        node.generation = generation
         return host
 
     def _read_pods(self, node: _Node, parts: Sequence[Raw], resources: set[str]) -> Sequence[PodEntry]:
@@ -177,10 +178,10 @@ class HostStateReader:
         if len(pods) < len(digests):
             containers = sum([len(entry.admitted.pod.containers) for entry in pods.values()])
             claimed = sum([_count_claimed(entry) for entry in pods.values() if entry.claims])
-            for place, digest in enumerate(digests):
+            for index, digest in enumerate(digests):
                 if digest in pods:
                     continue
-                document = _decode(parts[place], HeldResourcesDocument, f"ledger.pods[{place}]")
+                document = _decode(parts[index], HeldResourcesDocument, f"ledger.pods[{index}]")
                 containers += len(_holders(document))
                 claimed += _count_claimed(document)
                 _check_count("containers", containers, schema.MAX_CONTAINERS)
@@ -375,11 +376,11 @@ def _check_count(field: str, count: int, limit: int) -> None:
 
 def _check_cpus(entries: Collection[PodEntry]) -> None:
     """Refuse CPUs that two pods hold, without a complete list of who holds what twice, which can be very long."""
-    taken = 0
+    pod_cpus = 0
     for entry in entries if are_held_twice(entries) else ():
-        if entry.owned & taken:
-            raise StateError(f"CPUs {bits.show(entry.owned & taken)} of pod {entry.owner()} are held twice")
-        taken |= entry.owned
+        if entry.owned & pod_cpus:
+            raise StateError(f"CPUs {bits.show(entry.owned & pod_cpus)} of pod {entry.owner()} are held twice")
+        pod_cpus |= entry.owned
 
 
 def _check_numbers(lists: Iterable[str]) -> None:

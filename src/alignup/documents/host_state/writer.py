@@ -53,7 +53,7 @@ def machine_document(machine: Machine) -> dict[str, Any]:
 
 def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedgerDocument:
     """Return what is held; and where on *machine* the devices are whose PCI addresses the ledger has."""
-    left = residue(ledger)
+    residual = residue(ledger)
     claimed = ledger.claims.devices if ledger.claims else ()
     offered = {device.address for inventory in ledger.devices.inventories.values() for device in inventory.devices}
     offered |= {normal_address(str(device.attributes.get(PCI_BUS_ID, ""))) for device in claimed}
@@ -67,8 +67,8 @@ def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedge
         devices=list(_device_groups(ledger.devices)),
         resources={**empty, **stopped},
         claim_devices=list(_claim_device_groups(ledger.claims)) if ledger.claims else [],
-        lost_cpus=left.cpus.lost,
-        group_memory=left.memory.reserved,
+        lost_cpus=residual.cpus.lost,
+        group_memory=residual.memory.reserved,
         pci=list(_pci_groups(machine, addresses[:MAX_PCI_DEVICES])) if machine else [],
         links=_links(machine, addresses[:MAX_PCI_DEVICES]) if machine else [],
     )
@@ -148,9 +148,9 @@ def _pci_groups(machine: Machine, addresses: Collection[str]) -> Iterator[PciGro
 
 def _links(machine: Machine, addresses: Collection[str]) -> list[DeviceLinksDocument]:
     """Return the links between these devices; none if there are too many, since a part of them would be wrong."""
-    known, links = set(addresses), []
+    address_set, links = set(addresses), []
     for link in machine.links:
-        devices = [address for address in link.devices if address in known]
+        devices = [address for address in link.devices if address in address_set]
         if len(devices) > 1:
             links.append(DeviceLinksDocument(kind=link.kind, devices=devices, count=link.count))
     return links if sum(len(link.devices) for link in links) <= MAX_LINKED_DEVICES else []
@@ -160,8 +160,8 @@ def _marker_numbers(nodes: NodeSet | None, ids: list[str]) -> Bits:
     """Return the numbers of the markers of a NUMA node; none if any of them is no such marker."""
     members = list(bits.members(nodes or 0))
     numbers = [marker_number(members[0], id_) for id_ in ids] if len(members) == 1 else []
-    known = [number for number in numbers if number is not None]
-    return bits.of(known) if len(known) == len(ids) else 0
+    valid = [number for number in numbers if number is not None]
+    return bits.of(valid) if len(valid) == len(ids) else 0
 
 
 def _claim_device_groups(ledger: ClaimLedger) -> Iterator[ClaimDeviceGroup]:

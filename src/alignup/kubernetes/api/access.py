@@ -47,7 +47,8 @@ class Access:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
             if not self.verify:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
             elif self.authority:
                 context.load_verify_locations(cadata=self.authority.decode("ascii", "replace"))
             else:
@@ -68,7 +69,6 @@ def find_access(
     context: str = "",
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
-    timing: Timing | None = None,
 ) -> Access:
     """Find the API server; :class:`AccessError` says where it was looked for and what to do."""
     paths = (
@@ -78,7 +78,7 @@ def find_access(
     if not paths and default.exists():
         paths = [default]
     if paths:
-        return kubeconfig_access(paths, context=context, environ=environ, timing=timing)
+        return kubeconfig_access(paths, context=context, environ=environ)
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return service_account_access(environ, service_account)
     raise AccessError(
@@ -110,9 +110,7 @@ def service_account_access(environ: Mapping[str, str] = os.environ, directory: P
     )
 
 
-def kubeconfig_access(
-    paths: list[Path], *, context: str = "", environ: Mapping[str, str] = os.environ, timing: Timing | None = None
-) -> Access:
+def kubeconfig_access(paths: list[Path], *, context: str = "", environ: Mapping[str, str] = os.environ) -> Access:
     """Return the access that a context of kubeconfig files describes; the default is their current context."""
     config = read_kubeconfig(paths)
     name, selected_context = config.context(context)
@@ -132,7 +130,7 @@ def kubeconfig_access(
             user_file,
             cluster=cluster_info(cluster, certificates),
             environ=environ,
-            timeout=(timing or Timing()).credentials,
+            timeout=Timing().credentials,
         ),
         authority=certificates,
         verify=not cluster.insecure_skip_tls_verify,

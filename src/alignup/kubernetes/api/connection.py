@@ -55,7 +55,7 @@ _NUMBERS = re.compile(r"\[Errno (\d+)\]")
 
 
 class _FailedError(Exception):
-    """A failure that aiohttp passes on: it repeats some requests after errors of its own."""
+    """A failure that ends a request: aiohttp repeats some requests after errors of its own types."""
 
     def __init__(self, error: aiohttp.ClientError) -> None:
         self.error = error

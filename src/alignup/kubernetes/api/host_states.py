@@ -36,7 +36,7 @@ def read_gates(state: schema.HostStateObject) -> dict[str, bool]:
 def _read_settings(document: dict[str, Any], machine: Machine, release: Release, name: str) -> Settings:
     """Read a KubeletConfiguration; *name* is for messages. Gates that do not affect alignment may be unknown here."""
     if gates := document.get("featureGates"):
-        known = {gate: on for gate, on in gates.items() if feature_gates.affects_alignment(gate)}
-        document = {**document, "featureGates": known}
+        relevant = {gate: on for gate, on in gates.items() if feature_gates.affects_alignment(gate)}
+        document = {**document, "featureGates": relevant}
     configuration = kubelet_configuration.read_document(ParsedDocument(1, 1, document), name=name, release=release)
     return replace(kubelet_configuration.host_settings(configuration, machine), kubelet_faults=True)

@@ -143,7 +143,7 @@ class Informer(Generic[Object]):
 
     @contextmanager
     def isolated(self, key: ObjectKey) -> Iterator[None]:
-        """Keep what goes wrong with one object from the others: log it, count it, and go on after the block."""
+        """Log and count an error with one object, and go on after the block with the next object."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever an object causes

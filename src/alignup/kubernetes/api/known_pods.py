@@ -76,7 +76,7 @@ def asked_pod(pod: ApiPod) -> Pod:
 def bound_pod(pod: ApiPod, *, uid: str = "") -> tuple[KnownPod, str]:
     """Read a pod that is bound, and return what is wrong with it; an invalid one has no containers.
 
-    It still counts as bound, so that it does not seem to have ended, and makes the state of its node unknown.
+    The pod still counts as bound and not as ended, and makes the state of its node unknown.
     """
     try:
         check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))

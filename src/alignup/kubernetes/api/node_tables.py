@@ -56,14 +56,15 @@ class PodTable:
         uids = {pod.metadata.uid for pod in self._informer.objects.values()}
         for pod in self._informer.objects.values():
             uid, version = pod.metadata.uid, pod.metadata.resource_version
-            before = self._read.get(uid)
+            entry = self._read.get(uid)
             try:
-                known = before and before[0] == version
-                pods[uid] = before if before and known else (version, known_pod(pod, uid=kubelet_uid(pod, uids)))
+                pods[uid] = (
+                    entry if entry and entry[0] == version else (version, known_pod(pod, uid=kubelet_uid(pod, uids)))
+                )
             except PodError as error:
                 _log.warning("pod left out", pod=pod.metadata.full_name, uid=pod.metadata.uid, problem=str(error))
         self._read = pods
-        return {known.pod.uid: known for _, known in pods.values()}
+        return {pod.pod.uid: pod for _, pod in pods.values()}
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -116,9 +117,9 @@ class SliceTable:
                 if change.type is not EventType.DELETED:
                     self._read[name] = slices_from(change.object)
             finally:  # an unreadable slice is logged, and does not count
-                known = tuple(slice_ for slices in self._read.values() for slice_ in slices)
-                if known != self._known:
-                    self._known = known
+                all_slices = tuple(slice_ for slices in self._read.values() for slice_ in slices)
+                if all_slices != self._known:
+                    self._known = all_slices
                     notify()
 
         self._informer.subscribe(changed)

@@ -85,7 +85,7 @@ class Condition(PodCondition, frozen=True):
 
 
 class PreferredTerm(ObjectPart, frozen=True):
-    """A term of an affinity; only that there is one matters."""
+    """A preferred term of an affinity; its contents do not matter here."""
 
     weight: int = 0
 

@@ -87,11 +87,11 @@ class NodeFile:
 
     def default_keys(self, name: str, values: Mapping[str, str]) -> None:
         """Add keys of a field that has an object as value."""
-        given = self.fields.get(name)
-        if given is not None and not isinstance(given, Mapping):
+        current = self.fields.get(name)
+        if current is not None and not isinstance(current, Mapping):
             return  # the reader of the configuration says what is wrong
-        self.fields[name] = {**values, **(given or {})}
-        self.defaults += [f"{name}.{key} {value}" for key, value in values.items() if key not in (given or {})]
+        self.fields[name] = {**values, **(current or {})}
+        self.defaults += [f"{name}.{key} {value}" for key, value in values.items() if key not in (current or {})]
 
     def take(self, reader: ObjectReader, names: Mapping[str, str]) -> None:
         """Take the fields of *reader* that *names* has; others are noted."""
@@ -101,8 +101,8 @@ class NodeFile:
             if source.has(inner):
                 self.fields[name] = source.fields[inner]
                 self.places[name] = source.path_of(inner)
-        known = {path.partition(".")[0] for path in names}
-        self._note_unread([reader.path_of(name) for name in reader.fields if name not in known])
+        names_read = {path.partition(".")[0] for path in names}
+        self._note_unread([reader.path_of(name) for name in reader.fields if name not in names_read])
 
     def apply_flags(self, flags: "Iterable[_Flag]", top: ObjectReader) -> None:
         """Let *flags* of the kubelet replace fields, as the kubelet does. Problems are recorded in *top*."""
@@ -120,9 +120,9 @@ class NodeFile:
                 except ValueError as error:
                     top.error(flag.place, f"--{flag.name}={flag.value}: {error}")
                     continue
-                before = self.fields.get(name) if name in fresh or name == "featureGates" else None
-                merged = isinstance(value, list | dict) and type(before) is type(value)
-                self.fields[name] = _join(before, value) if merged else value
+                earlier = self.fields.get(name) if name in fresh or name == "featureGates" else None
+                merged = isinstance(value, list | dict) and type(earlier) is type(value)
+                self.fields[name] = _join(earlier, value) if merged else value
                 self.places[name] = flag.place
                 fresh.add(name)
         self._note_unread([f"--{name}" for name in unread])
@@ -171,11 +171,11 @@ def read_node_file(parsed: _Documents, diagnostics: Diagnostics) -> NodeFile | N
     return None
 
 
-def _refuse_unknown(reader: ObjectReader, known: Sequence[str]) -> None:
-    spelling = {name.lower(): name for name in known}
+def _refuse_unknown(reader: ObjectReader, names: Sequence[str]) -> None:
+    spelling = {name.lower(): name for name in names}
     for name in map(str, reader.fields):
-        if name not in known:
-            meant = [*filter(None, [spelling.get(name.lower())]), *get_close_matches(name, known, n=1)]
+        if name not in names:
+            meant = [*filter(None, [spelling.get(name.lower())]), *get_close_matches(name, names, n=1)]
             message = f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
             reader.error(name, message, ProblemKind.UNKNOWN_FIELD)
 
@@ -190,8 +190,8 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
         read.fields.pop("cpuManagerPolicyOptions", None)
         _finish_openshift(read)
         return read
-    for name, known in _PROFILE_FIELDS.items():
-        _refuse_unknown(spec.child(name) if name else spec, known)
+    for name, names in _PROFILE_FIELDS.items():
+        _refuse_unknown(spec.child(name) if name else spec, names)
     cpu, numa = spec.child("cpu"), spec.child("numa")
     policy = numa.choice("topologyPolicy", tuple(Policy), Policy.BEST_EFFORT.value)
     read.fields |= {"cpuManagerPolicy": "static", "cpuManagerReconcilePeriod": "5s", "topologyManagerPolicy": policy}
@@ -290,7 +290,8 @@ def _kubeadm(top: ObjectReader, parsed: _Documents) -> NodeFile:
     read = NodeFile()
     for document, value in _objects(parsed):
         if value.get("kind") == KIND and not read.fields:
-            read.fields, read.number = dict(value), document.number
+            read.fields = dict(value)
+            read.number = document.number
             read.notes += [f"line {key.line}: {key}" for key in document.repeated]
     flags: list[_Flag] = []
     for _, value in _objects(parsed):
@@ -375,12 +376,12 @@ def _kops(top: ObjectReader, parsed: _Documents) -> NodeFile:
         (document, ObjectReader.of(value, top.diagnostics).child("spec").child("kubelet"))
         for document, value in _objects(parsed)
     ]
-    given = [(document.number, kubelet) for document, kubelet in objects if kubelet.fields]
+    kubelets = [(document.number, kubelet) for document, kubelet in objects if kubelet.fields]
     read = NodeFile()
-    if len(given) != 1:
-        top.error("spec.kubelet", f"must be in one document, not {len(given)}; keep those of one instance group")
+    if len(kubelets) != 1:
+        top.error("spec.kubelet", f"must be in one document, not {len(kubelets)}; keep those of one instance group")
         return read
-    ((number, kubelet),) = given
+    ((number, kubelet),) = kubelets
     read.number = number
     strings = {"evictionHard": "eviction-hard", "enforceNodeAllocatable": "enforce-node-allocatable"}
     read.take(kubelet, {name: name for name in (*_KOPS_FIELDS, *strings, "featureGates")})
@@ -406,8 +407,8 @@ def _is_true(value: object) -> bool:
     return str(value).lower() in {"true", "1", "t"}
 
 
-def _join(before: Any, value: Any) -> Any:  # noqa: ANN401 - both are lists, or both are objects
-    return {**before, **value} if isinstance(value, dict) else [*before, *value]
+def _join(earlier: Any, value: Any) -> Any:  # noqa: ANN401 - both are lists, or both are objects
+    return {**earlier, **value} if isinstance(value, dict) else [*earlier, *value]
 
 
 def _flags(reader: ObjectReader, name: str) -> list[_Flag]:
@@ -417,8 +418,8 @@ def _flags(reader: ObjectReader, name: str) -> list[_Flag]:
     flags = []
     for index, text in enumerate(texts):
         flag, equals, value = text.partition("=")
-        place = reader.path_of(name if single else f"{name}[{index}]")
-        flags.append(_make_flag(flag, value if equals else "true", place))
+        path = reader.path_of(name if single else f"{name}[{index}]")
+        flags.append(_make_flag(flag, value if equals else "true", path))
     return flags
 
 
@@ -434,8 +435,8 @@ def _named_flags(reader: ObjectReader, name: str) -> list[_Flag]:
     return flags
 
 
-def _make_flag(name: str, value: str, place: str) -> _Flag:
-    return _Flag(name.strip().lstrip("-").replace("_", "-"), value, place)
+def _make_flag(name: str, value: str, path: str) -> _Flag:
+    return _Flag(name.strip().lstrip("-").replace("_", "-"), value, path)
 
 
 def _pairs(text: str, separator: str = "=") -> dict[str, str]:

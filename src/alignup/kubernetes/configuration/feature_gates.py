@@ -25,7 +25,7 @@ _ALL = {"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA}
 def kubelet_gates(release: Release = NEWEST) -> Mapping[str, FeatureGate]:
     """Return all gates of a release; deprecated ones count as GA: only their own name sets them."""
     gates = ((name, _in_release(history, release)) for name, history in KUBELET_TABLES["gates"].items())
-    return {name: FeatureGate(FeatureStage(known[0]), *known[1:]) for name, known in gates if known}
+    return {name: FeatureGate(FeatureStage(entry[0]), *entry[1:]) for name, entry in gates if entry}
 
 
 @cache
@@ -33,7 +33,7 @@ def dependencies(release: Release = NEWEST) -> Mapping[str, Sequence[str]]:
     """Return gate → the gates that it requires, in the kubelet's order; nothing requires a gate that is removed."""
     gates = ((name, _in_release(history, release)) for name, history in KUBELET_TABLES["dependencies"].items())
     present = kubelet_gates(release)
-    required = {name: [need for need in known[0] if need in present] for name, known in gates if known}
+    required = {name: [need for need in entry[0] if need in present] for name, entry in gates if entry}
     return {name: needs for name, needs in required.items() if needs and name in present}
 
 
@@ -42,12 +42,12 @@ def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[
     return next((facts for minor, *facts in reversed(history) if minor <= release.minor), ())
 
 
-def problems(chosen: Mapping[str, bool], release: Release = NEWEST) -> tuple[Problem, ...]:
-    """Return the kubelet's errors about the gates *chosen* in a file; of several it reports random ones."""
-    if rejected := tuple(unsettable(chosen, release)):
+def problems(settings: Mapping[str, bool], release: Release = NEWEST) -> tuple[Problem, ...]:
+    """Return the kubelet's errors about the gates *settings* in a file; of several it reports random ones."""
+    if rejected := tuple(unsettable(settings, release)):
         return rejected
     unmet = {
-        name: [need for need in needs if not is_enabled(need, chosen, release)]
+        name: [need for need in needs if not is_enabled(need, settings, release)]
         for name, needs in dependencies(release).items()
     }
     return tuple(
@@ -55,13 +55,13 @@ def problems(chosen: Mapping[str, bool], release: Release = NEWEST) -> tuple[Pro
             f"featureGates[{name}]", f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]"
         )
         for name, off in unmet.items()
-        if off and is_enabled(name, chosen, release)
+        if off and is_enabled(name, settings, release)
     )
 
 
-def unsettable(chosen: Mapping[str, bool], release: Release = NEWEST) -> Iterator[Problem]:
+def unsettable(settings: Mapping[str, bool], release: Release = NEWEST) -> Iterator[Problem]:
     """Yield the problems of the gates that do not exist, or that are locked to another value."""
-    for name, on in sorted(chosen.items()):
+    for name, on in sorted(settings.items()):
         field = f"featureGates[{name}]"
         gate = kubelet_gates(release).get(name)
         if gate is None and name not in _ALL:
@@ -72,10 +72,10 @@ def unsettable(chosen: Mapping[str, bool], release: Release = NEWEST) -> Iterato
             yield Problem(field, message, ProblemKind.LOCKED_GATE)
 
 
-def expected_problems(chosen: Mapping[str, bool], release: Release) -> Iterator[Problem]:
+def expected_problems(settings: Mapping[str, bool], release: Release) -> Iterator[Problem]:
     """Yield what the final *release* may refuse: gates that are due for removal, or to be locked to another value."""
     due = KUBELET_TABLES["due"].get(str(release.minor), {})
-    for name, on in sorted(chosen.items()):
+    for name, on in sorted(settings.items()):
         gate = kubelet_gates(release).get(name)
         state = next((state for state, names in due.items() if name in names), "")
         if gate and (state == "removed" or (state and on is not gate.default)):
@@ -83,11 +83,11 @@ def expected_problems(chosen: Mapping[str, bool], release: Release) -> Iterator[
             yield Problem(f"featureGates[{name}]", message)
 
 
-def resolve(chosen: Mapping[str, bool], release: Release = NEWEST) -> FeatureGates:
-    """Return the gates that matter to alignment; *chosen* must have no problems."""
-    if not chosen:
+def resolve(settings: Mapping[str, bool], release: Release = NEWEST) -> FeatureGates:
+    """Return the gates that matter to alignment; *settings* must have no problems."""
+    if not settings:
         return FeatureGates(release=release)
-    changed = {name: is_enabled(name, chosen, release) for name in release.gates}
+    changed = {name: is_enabled(name, settings, release) for name in release.gates}
     defaults = release.gates
     return FeatureGates({name: on for name, on in changed.items() if on is not defaults[name].default}, release)
 
@@ -96,11 +96,11 @@ def affects_alignment(name: str) -> bool:
     return name in FEATURE_GATES or name in _ALL
 
 
-def is_enabled(name: str, chosen: Mapping[str, bool], release: Release = NEWEST) -> bool:
-    if name in chosen:
-        return chosen[name]
+def is_enabled(name: str, settings: Mapping[str, bool], release: Release = NEWEST) -> bool:
+    if name in settings:
+        return settings[name]
     gate = kubelet_gates(release)[name]
     for word, stage in _ALL.items():
-        if word in chosen and gate.stage is stage:
-            return chosen[word]
+        if word in settings and gate.stage is stage:
+            return settings[word]
     return gate.default

@@ -104,23 +104,23 @@ class ConfigurationText:
         if not text or not (self.path or self.places or self.snippet is not None):
             return text
         (document,) = documents.read(text)
-        placed: dict[str, Any] = {}
+        nested: dict[str, Any] = {}
         annotated: dict[str, Any] = {}
         for name, value in document.value.items():
-            place = self.places.get(name, "")
-            if self.snippet is not None and not place:
+            path = self.places.get(name, "")
+            if self.snippet is not None and not path:
                 annotated[name] = value
                 continue
-            is_flag = "[" in place  # which has no path of fields
-            *outer, last = (place if place and not is_flag else f"{self.path}.{name}".lstrip(".")).split(".")
-            holder = placed
+            is_flag = "[" in path  # which has no path of fields
+            *outer, last = (path if path and not is_flag else f"{self.path}.{name}".lstrip(".")).split(".")
+            holder = nested
             for key in outer:
                 holder = holder.setdefault(key, {})
             holder[last] = value
         if annotated:
             snippet = documents.to_json({**(self.snippet or {}), **annotated})
-            placed["metadata"] = {"annotations": {distributions.SNIPPET: snippet}}
-        return documents.to_yaml(json.loads(documents.to_json(placed)))  # plain numbers
+            nested["metadata"] = {"annotations": {distributions.SNIPPET: snippet}}
+        return documents.to_yaml(json.loads(documents.to_json(nested)))  # plain numbers
 
     def read(self) -> Configuration:
         """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
@@ -307,8 +307,8 @@ def merge_drop_ins(
         if patch.get(_MERGE_EVICTION) is not None:
             notes.append(f"{drop_in.name}: {_MERGE_EVICTION} has no effect in a drop-in")
         for name in (name for name in patch if name not in FIELDS):
-            if known := _FOLDED.get(name.lower()):
-                notes.append(f"{drop_in.name}: the case of names does not matter in drop-ins: {quote(name)} is {known}")
+            if field := _FOLDED.get(name.lower()):
+                notes.append(f"{drop_in.name}: the case of names does not matter in drop-ins: {quote(name)} is {field}")
             else:
                 notes.append(f"{drop_in.name}: the kubelet ignores unknown field {quote(name[:200])}")
     merged = {name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None}
@@ -375,11 +375,11 @@ def _fold_names(document: Mapping[str, Any]) -> dict[str, Any]:
     for name in document:
         spelled.setdefault(name if name in FIELDS else _FOLDED.get(name.lower(), name), []).append(name)
     folded: dict[str, Any] = {}
-    for known, spellings in spelled.items():
-        if known not in document and known in _DEFAULTED:
-            spellings.append(known)  # the spelling that the kubelet adds
+    for field_name, spellings in spelled.items():
+        if field_name not in document and field_name in _DEFAULTED:
+            spellings.append(field_name)  # the spelling that the kubelet adds
         for name in sorted(spellings):
-            value, before = document.get(name), folded.get(known)
-            both = isinstance(value, Mapping) and isinstance(before, Mapping)
-            folded[known] = {**before, **value} if both else value  # type: ignore[dict-item]
+            value, earlier = document.get(name), folded.get(field_name)
+            both = isinstance(value, Mapping) and isinstance(earlier, Mapping)
+            folded[field_name] = {**earlier, **value} if both else value  # type: ignore[dict-item]
     return folded

@@ -86,8 +86,8 @@ def _resources(requests: _Texts, limits: _Texts) -> Resources:
     )
 
 
-def read_allocated_pods(directory: Path, *, known: KnownFiles | None = None) -> AllocatedPods | None:
+def read_allocated_pods(directory: Path, *, cache: KnownFiles | None = None) -> AllocatedPods | None:
     """Read ``allocated_pods_state``; ``None`` if it does not exist, as with older kubelets."""
     path = directory / ALLOCATED_PODS_FILE
     text = atomic_files.read(path)
-    return None if text is None else decode_once(parse_allocated_pods, text, path, known)
+    return None if text is None else decode_once(parse_allocated_pods, text, path, cache)

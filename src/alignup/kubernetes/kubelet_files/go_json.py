@@ -94,9 +94,9 @@ def _syntax_error(text: bytes) -> str:  # noqa: C901 - a case for each state of 
 
     Go appends a space to the text, so half a literal is "invalid character ' '".
     """
-    data, at, opened, where = text + b" ", 0, b"", None
+    data, at, opened, problem = text + b" ", 0, b"", None
     expected = "value"
-    while where is None:
+    while problem is None:
         at = _skip(_SPACES, data, at)
         char = data[at : at + 1]
         if expected == "end" and char == opened[-1:] != b"":
@@ -104,29 +104,29 @@ def _syntax_error(text: bytes) -> str:  # noqa: C901 - a case for each state of 
         elif expected == "end" and char == b"," and opened:
             at, expected = at + 1, "key" if opened.endswith(b"}") else "value"
         elif expected == "end":
-            where = {b"": "after top-level value", b"}": "after object key:value pair"}.get(
+            problem = {b"": "after top-level value", b"}": "after object key:value pair"}.get(
                 opened[-1:], "after array element"
             )
         elif expected == "colon" and char == b":":
             at, expected = at + 1, "value"
         elif expected == "colon":
-            where = "after object key"
+            problem = "after object key"
         elif expected == "key" and char != b'"':
-            where = "looking for beginning of object key string"
+            problem = "looking for beginning of object key string"
         elif char in (b"{", b"[") and len(opened) == MAX_DEPTH:
-            where = "exceeded max depth"
+            problem = "exceeded max depth"
         elif char in (b"{", b"["):
             opened += b"}" if char == b"{" else b"]"
             at = _skip(_SPACES, data, at + 1)
             expected = "end" if data[at : at + 1] == opened[-1:] else "key" if char == b"{" else "value"
         else:
-            at, where = _scan_scalar(data, at)
+            at, problem = _scan_scalar(data, at)
             expected = "colon" if expected == "key" else "end"
     if at >= len(data):
         return "unexpected end of JSON input"
     wrong = chr(data[at])
     quoted = {"'": r"'\''", '"': "'\"'"}.get(wrong) or f"'{bits.quote(wrong)[1:-1]}'"
-    return f"invalid character {quoted} {where}"
+    return f"invalid character {quoted} {problem}"
 
 
 def _scan_scalar(data: bytes, at: int) -> tuple[int, str | None]:  # noqa: C901 - as above

@@ -207,46 +207,55 @@ class RestoredDevices:
     gaps: tuple[Gap, ...]
 
 
-def restore_devices(known: Iterable[Device], state: DeviceState) -> Iterator[RestoredDevices]:
-    """Yield the devices of each resource that is *known* or in *state*, sorted by resource.
+def restore_devices(machine_devices: Iterable[Device], state: DeviceState) -> Iterator[RestoredDevices]:
+    """Yield the devices of each resource of *machine_devices* or *state*, sorted by resource.
 
-    The file has the ids of all healthy devices, but the NUMA nodes only of devices that a container holds. *Known*
-    devices provide the missing nodes: by id, or, if their ids are made up, by matching a device of the file with a
-    known device on the same nodes.
+    The file has the ids of all healthy devices, but the NUMA nodes only of devices that a container holds. The devices
+    of the machine provide the missing nodes: by id, or, if their ids are made up, by matching a device of the file
+    with a device of the machine on the same nodes.
     """
     declared: dict[str, dict[str, Device]] = {}
-    for device in known:
+    for device in machine_devices:
         declared.setdefault(device.resource, {})[device.id] = device
-    held: dict[str, dict[str, NodeSet]] = {}
+    nodes_by_resource: dict[str, dict[str, NodeSet]] = {}
     for entry in state.entries:
-        nodes_by_id = held.setdefault(entry.resource, {})
+        nodes_by_id = nodes_by_resource.setdefault(entry.resource, {})
         for id_, nodes in entry.nodes.items():
             nodes_by_id[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
-    for resource in sorted({*declared, *held, *state.registered}):
+    for resource in sorted({*declared, *nodes_by_resource, *state.registered}):
         healthy = frozenset(state.registered[resource] or ()) if resource in state.registered else None
-        yield _match_devices(resource, declared.get(resource, {}), held=held.get(resource, {}), healthy=healthy)
+        yield _match_devices(
+            resource, declared.get(resource, {}), nodes_by_id=nodes_by_resource.get(resource, {}), healthy=healthy
+        )
 
 
 def _match_devices(
-    resource: str, declared: Mapping[str, Device], *, held: Mapping[str, NodeSet], healthy: Collection[str] | None
+    resource: str,
+    declared: Mapping[str, Device],
+    *,
+    nodes_by_id: Mapping[str, NodeSet],
+    healthy: Collection[str] | None,
 ) -> RestoredDevices:
     """Match the devices of one resource; *healthy* is ``None`` if the file does not list the resource."""
-    listed = [*sorted(held, key=natural_sort_key), *sorted({*(healthy or ())} - held.keys(), key=natural_sort_key)]
+    listed = [
+        *sorted(nodes_by_id, key=natural_sort_key),
+        *sorted({*(healthy or ())} - nodes_by_id.keys(), key=natural_sort_key),
+    ]
     spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed}, key=natural_sort_key)}
     devices, moved, added = {}, [], []
     for id_ in listed:
-        matching = [device for device in spare.values() if held.get(id_) in (None, device.nodes or 0)][:1]
+        matching = [device for device in spare.values() if nodes_by_id.get(id_) in (None, device.nodes or 0)][:1]
         device = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
         if device is None:
             added.append(id_)
-            device = Device(resource, id_, held.get(id_) or None, healthy=False)
-        elif id_ in held and held[id_] != (device.nodes or 0):
+            device = Device(resource, id_, nodes_by_id.get(id_) or None, healthy=False)
+        elif id_ in nodes_by_id and nodes_by_id[id_] != (device.nodes or 0):
             moved.append(id_)
         devices[id_] = replace(device, id=id_, healthy=device.healthy if healthy is None else id_ in healthy)
     unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
     for id_, device in spare.items():
         devices[id_] = replace(device, healthy=device.healthy and healthy is None)
-    undeclared = [id_ for id_ in added if id_ in held and declared]
+    undeclared = [id_ for id_ in added if id_ in nodes_by_id and declared]
     gaps = [
         Gap(f"{'devices' if ids[1:] else 'device'} {', '.join(ids)} of {resource} {'are' if ids[1:] else 'is'} {text}")
         for ids, text in (
@@ -256,7 +265,7 @@ def _match_devices(
         )
         if ids
     ]
-    if unplaced := len([id_ for id_ in added if id_ not in held]):
+    if unplaced := len([id_ for id_ in added if id_ not in nodes_by_id]):
         free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
         text = f"the state files do not contain the topology of {free} of {resource}"
         gaps.append(Gap(text, GapKind.DEVICE_TOPOLOGY, resource))
@@ -283,7 +292,7 @@ def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
     )
     # Its containers may use the same CPUs and devices one after the other.
     sizes = _sizes(ledger.memory.pod_held.get(uid) or chain.from_iterable(blocks.values()))
-    resources = sorted({resource for held in devices.values() for resource in held})
+    resources = sorted({resource for resources_of_container in devices.values() for resource in resources_of_container})
     usage = FitRequest(
         milli_cpu=1000 * ledger.cpus.owned(uid).bit_count(),
         memory=sizes.pop(MEMORY, 0),

@@ -476,7 +476,7 @@ _DEVICE_STRUCT = go_struct("checkpoint.Data", Data=_DEVICE_DATA, Checksum=CHECKS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEntry:
-    """The devices of one resource that one container holds."""
+    """The devices of one resource in one container."""
 
     uid: str
     container: str
@@ -585,12 +585,12 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
     cpu_policy: str | None = None,
     memory_policy: str | None = None,
     devices_optional: bool = False,
-    known: KnownFiles | None = None,
+    cache: KnownFiles | None = None,
 ) -> KubeletFiles:
     """Read the three files about resources; a missing file is a gap, and an unusable one a problem, not an error.
 
-    Policies are checked if they are given. With *devices_optional* a missing file of devices is not a gap. Files with
-    the contents of *known* ones are not decoded again.
+    Policies are checked if they are given. With *devices_optional* a missing file of devices is not a gap. Files
+    whose contents are in *cache* are not decoded again.
     ``FileError`` if the directory does not exist or has none of the files.
     """
     if not directory.is_dir():
@@ -606,7 +606,7 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
         try:
             text = atomic_files.read(path)
             if text is not None:
-                states[kind] = decode_once(parse, text, path, known)
+                states[kind] = decode_once(parse, text, path, cache)
                 continue
             missing += 1
             if kind != "devices" or not devices_optional:
@@ -619,15 +619,15 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
     return KubeletFiles(**states, problems=tuple(problems), gaps=tuple(gaps))
 
 
-def decode_once(parse: Callable[..., T], text: bytes, path: Path, known: KnownFiles | None) -> T:
-    """Return what *parse* makes of a file, or what it was decoded to before, if *known* has the same text."""
-    decoded = known.get(path) if known else None
+def decode_once(parse: Callable[..., T], text: bytes, path: Path, cache: KnownFiles | None) -> T:
+    """Return what *parse* makes of a file, or what it was decoded to before, if *cache* has the same text."""
+    decoded = cache.get(path) if cache else None
     if decoded is not None and decoded[0] == text:
         state: T = decoded[1]
         return state
     state = parse(text, path=str(path))
-    if known is not None:
-        known[path] = text, state
+    if cache is not None:
+        cache[path] = text, state
     return state
 
 

@@ -34,7 +34,6 @@ from alignup.kubernetes.manifests.pod_decoder import ObjectPart, PodMetadata
 if TYPE_CHECKING:
     from alignup.kubernetes.manifests.workloads import ObjectLocation
 
-EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"  #: annotation of claims for extended resources
 MAX_DEVICES = 100_000  #: in all slices of an input
 
 
@@ -364,8 +363,8 @@ class ReadClaims:
 def read_objects(places: "Iterable[ObjectLocation]") -> ReadClaims:
     """Read documents of the kinds in ``CLAIM_KINDS``; :class:`ManifestError` lists every problem."""
     reader = _Reader()
-    for place in places:
-        reader.add(place)
+    for location in places:
+        reader.add(location)
     return reader.result()
 
 
@@ -378,20 +377,20 @@ class _Reader:
         self._problems: list[LocatedProblem] = []
         self._devices = 0
 
-    def add(self, place: "ObjectLocation") -> None:
-        top = ObjectReader.of(place.part)
-        match place.part.get("kind"):
+    def add(self, location: "ObjectLocation") -> None:
+        top = ObjectReader.of(location.part)
+        match location.part.get("kind"):
             case "ResourceSlice":
-                if (slice_ := self._read(place, top, ResourceSlice)) is not None:
-                    self._add_slices(place, slice_)
+                if (slice_ := self._read(location, top, ResourceSlice)) is not None:
+                    self._add_slices(location, slice_)
             case "ResourceClaim":
-                if (claim := self._read(place, top, ResourceClaim)) is not None:
-                    self._add(place, self._claims, claim_from(claim))
+                if (claim := self._read(location, top, ResourceClaim)) is not None:
+                    self._add(location, self._claims, claim_from(claim))
             case "ResourceClaimTemplate":
-                if (template := self._read(place, top, ResourceClaimTemplate)) is not None:
-                    self._add(place, self._templates, template_from(template))
+                if (template := self._read(location, top, ResourceClaimTemplate)) is not None:
+                    self._add(location, self._templates, template_from(template))
             case _:
-                if (device_class := self._read(place, top, DeviceClassObject)) is not None:
+                if (device_class := self._read(location, top, DeviceClassObject)) is not None:
                     self._classes[device_class.metadata.name] = device_class_from(device_class)
 
     def result(self) -> ReadClaims:
@@ -401,38 +400,38 @@ class _Reader:
             ClaimObjects(self._classes, self._claims, self._templates), tuple(self._slices), tuple(self._notes())
         )
 
-    def _read(self, place: "ObjectLocation", top: ObjectReader, type_: type[_Object]) -> _Object | None:
+    def _read(self, location: "ObjectLocation", top: ObjectReader, type_: type[_Object]) -> _Object | None:
         read = top.read_struct(type_)
         if not getattr(read, "metadata", PodMetadata()).name:
             top.child("metadata").error("name", "Required value")
-        self._refuse(place, top.diagnostics.problems)
+        self._refuse(location, top.diagnostics.problems)
         return None if top.diagnostics.problems else read
 
-    def _refuse(self, place: "ObjectLocation", problems: Iterable[Problem]) -> None:
+    def _refuse(self, location: "ObjectLocation", problems: Iterable[Problem]) -> None:
         from alignup.kubernetes.manifests.workloads import locate_problem  # noqa: PLC0415 - 1 MB, not for observers
 
-        self._problems += [locate_problem(problem, place) for problem in problems]
+        self._problems += [locate_problem(problem, location) for problem in problems]
 
-    def _add(self, place: "ObjectLocation", claims: dict[tuple[str, str], Claim], claim: Claim) -> None:
+    def _add(self, location: "ObjectLocation", claims: dict[tuple[str, str], Claim], claim: Claim) -> None:
         for index, alternatives in enumerate(claim.requests):
             for request in alternatives:
                 if not request.device_class:
                     path = f"spec.devices.requests[{index}]"
                     message = "Required value: name the DeviceClass in exactly.deviceClassName"
-                    self._refuse(place, [Problem(path, message)])
+                    self._refuse(location, [Problem(path, message)])
         claims[claim.namespace, claim.name] = claim
 
-    def _add_slices(self, place: "ObjectLocation", slice_: ResourceSlice) -> None:
+    def _add_slices(self, location: "ObjectLocation", slice_: ResourceSlice) -> None:
         for name, value in (("driver", slice_.spec.driver), ("pool.name", slice_.spec.pool.name)):
             if not value:
-                self._refuse(place, [Problem(f"spec.{name}", "Required value")])
+                self._refuse(location, [Problem(f"spec.{name}", "Required value")])
         self._devices += len(slice_.spec.devices)
         if self._devices > MAX_DEVICES:
             message = f"slices with more than {MAX_DEVICES} devices {OWN_LIMIT}"
-            self._refuse(place, [Problem("spec.devices", message)])
+            self._refuse(location, [Problem("spec.devices", message)])
             raise ManifestError(self._problems)
         wrong = list(_capacity_problems(slice_.spec))
-        self._refuse(place, wrong)
+        self._refuse(location, wrong)
         self._slices += () if wrong else slices_from(slice_)
 
     def _notes(self) -> Iterable[str]:

@@ -306,7 +306,7 @@ class _Composer:
         raise self.error("a list or an object cannot be a key")
 
     def _collection(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
-        before, outer = self._nodes, self._deepest
+        earlier_nodes, outer = self._nodes, self._deepest
         self._count(1, level)
         value: list[Any] | dict[str, Any] = [] if type(event) is yaml.SequenceStartEvent else {}
         anchor = None
@@ -320,7 +320,7 @@ class _Composer:
             self._lines[id(value)] = event.start_mark.line + 1
             self._fill_object(value, level)
         if anchor is not None:
-            anchor.nodes, anchor.depth = self._nodes - before, self._deepest - level + 1
+            anchor.nodes, anchor.depth = self._nodes - earlier_nodes, self._deepest - level + 1
             self._deepest = max(outer, self._deepest)
         return value
 
@@ -439,11 +439,11 @@ def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]
         return repeated
 
     def note(pairs: list[tuple[str, object]]) -> None:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
+            if key in keys:
                 repeated.append(key)
-            seen.add(key)
+            keys.add(key)
 
     json.loads(text[start:end], object_pairs_hook=note, parse_int=str)
     return repeated

@@ -85,7 +85,7 @@ class PodSpec(ObjectPart, frozen=True):
 
 
 class ReportedContainer(ObjectPart, frozen=True):
-    """The resources that the kubelet has allocated to a container, and those that it has."""
+    """The allocated and the actual resources of a container, as the kubelet reports them."""
 
     name: str = ""
     allocated_resources: ResourceAmounts = {}

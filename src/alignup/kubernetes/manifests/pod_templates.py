@@ -60,10 +60,10 @@ def find_templates(document: Mapping[str, Any]) -> tuple[PodTemplate, ...]:
     templates = list(_search([(inner, "", "")]))
     if len(templates) == 1:
         return (replace(templates[0], label=""),)
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     unique = []
     for template in templates:
-        number = seen[template.label] = seen.get(template.label, 0) + 1
+        number = counts[template.label] = counts.get(template.label, 0) + 1
         unique.append(replace(template, label=f"{template.label}-{number}") if number > 1 else template)
     return tuple(unique)
 

@@ -191,7 +191,7 @@ class LoadedWorkloads:
 
     @property
     def use_claims(self) -> bool:
-        """Whether there are claims, or pods that name some."""
+        """Whether there are claims, or pods that name claims."""
         return bool(self.claims) or any(workload.pod.uses_claims for workload in self.workloads)
 
 
@@ -279,7 +279,7 @@ class _Collector:
         files = [path]
         try:
             if path.is_dir():
-                files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and not each.is_dir())
+                files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.is_dir())
         except OSError as error:
             self._fail(SourceLocation(str(path)), error)
             return
@@ -318,17 +318,19 @@ class _Collector:
             self._fail(location, _COMPRESSED if compressed else error.message)
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
-            place = ObjectLocation(name, document, document.value, several=several, text=text)
-            source = place.source()
+            object_location = ObjectLocation(name, document, document.value, several=several, text=text)
+            source = object_location.source()
             self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
-            if isinstance(place.part, dict) and any(
-                str(place.part.get(key)).startswith(start) for key, start in _OWN_FILES
+            if isinstance(object_location.part, dict) and any(
+                str(object_location.part.get(key)).startswith(start) for key, start in _OWN_FILES
             ):
                 self.warnings.append(f"{source}: skipped a file of alignup, which is not a manifest")
-            elif listed and not (isinstance(place.part, dict) and place.part.keys() & {"apiVersion", "kind"}):
+            elif listed and not (
+                isinstance(object_location.part, dict) and object_location.part.keys() & {"apiVersion", "kind"}
+            ):
                 self.warnings.append(f"{source}: skipped: it has no apiVersion and kind, so it is not a manifest")
             else:
-                self._add_object(place, {})
+                self._add_object(object_location, {})
         if len(self.problems) > problem_count and (message := describe_template(text)):
             self.problems[problem_count:] = [LocatedProblem(SourceLocation(name), Problem("", message))]
 
@@ -338,39 +340,39 @@ class _Collector:
             problem = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
         self.problems.append(LocatedProblem(location, Problem("", problem)))
 
-    def _add_object(self, place: ObjectLocation, inherited: Mapping[str, str]) -> None:
+    def _add_object(self, location: ObjectLocation, inherited: Mapping[str, str]) -> None:
         """Read a document or a list item; *inherited* is the type that the list gives its items."""
-        top = ObjectReader.of(place.part)
+        top = ObjectReader.of(location.part)
         top = replace(top, fields={**inherited, **top.fields})
         kind, version = read_type(top)
         if top.diagnostics.problems:
-            self._report(top.diagnostics.problems, place)
+            self._report(top.diagnostics.problems, location)
         elif kind.endswith("List") and "items" in top.fields:
             items = top.list_of("items", lambda reader, name: reader.fields[name])
             if top.diagnostics.problems:
-                self._report(top.diagnostics.problems, place)
+                self._report(top.diagnostics.problems, location)
             inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
-            prefix = f"{place.path}.items" if place.path else "items"
+            prefix = f"{location.path}.items" if location.path else "items"
             for index, item in enumerate(items):
-                self._add_object(replace(place, part=item, path=f"{prefix}[{index}]"), inherited)
+                self._add_object(replace(location, part=item, path=f"{prefix}[{index}]"), inherited)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
-            self._add_workload(place, top)
+            self._add_workload(location, top)
         elif not _is_built_in(version):
             add = self._defer if version.startswith(_TRAINER_GROUP) else self._add_custom
-            add(place, top)
+            add(location, top)
         elif kind in CLAIM_KINDS and version.startswith(_CLAIM_GROUP):
-            self.claims.append(place if place.part is top.fields else replace(place, part=top.fields))
+            self.claims.append(location if location.part is top.fields else replace(location, part=top.fields))
         elif kind not in _POD_KINDS:
             self.without_pods[kind] += 1
         else:
             reason = "not a supported workload kind"
             if removed := _REMOVED.get(version):
                 reason = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
-            self.warnings.append(f"{place.source()}: skipped {kind} {_name(top.fields)} of {version}: {reason}")
+            self.warnings.append(f"{location.source()}: skipped {kind} {_name(top.fields)} of {version}: {reason}")
 
-    def _defer(self, place: ObjectLocation, top: ObjectReader) -> None:
+    def _defer(self, location: ObjectLocation, top: ObjectReader) -> None:
         """Keep a TrainJob or its runtime until both are known."""
-        self.of_trainer.append((place, top))
+        self.of_trainer.append((location, top))
 
     def _add_train_jobs(self) -> None:
         """Read TrainJobs with the pod templates of their runtimes, which run no pods themselves, and all others."""
@@ -379,73 +381,77 @@ class _Collector:
         runtimes = {train_jobs.runtime_name(top.fields): top.fields for _, top in self.of_trainer}
         jobs = [top.fields for _, top in self.of_trainer if top.fields["kind"] == train_jobs.KIND]
         used = {train_jobs.runtime_of(job) for job in jobs}
-        for place, top in self.of_trainer:
+        for location, top in self.of_trainer:
             name = train_jobs.runtime_of(top.fields)
             if top.fields["kind"] != train_jobs.KIND:
                 if train_jobs.runtime_name(top.fields) not in used:
-                    self._add_custom(place, top)
+                    self._add_custom(location, top)
             elif name in runtimes:
-                self._add_custom(place, replace(top, fields=train_jobs.expand(top.fields, runtimes[name])))
+                self._add_custom(location, replace(top, fields=train_jobs.expand(top.fields, runtimes[name])))
             else:
                 reason = f"its pods are described by {name.kind} {name.name}; give that object, too"
-                self.warnings.append(f"{place.source()}: skipped {train_jobs.KIND} {_name(top.fields)}: {reason}")
+                self.warnings.append(f"{location.source()}: skipped {train_jobs.KIND} {_name(top.fields)}: {reason}")
 
-    def _add_workload(self, place: ObjectLocation, top: ObjectReader) -> None:
+    def _add_workload(self, location: ObjectLocation, top: ObjectReader) -> None:
         """Read a Pod, or an object of a built-in kind that creates pods."""
         kind = top.fields["kind"]
         path = _TEMPLATES.get((top.fields["apiVersion"], kind))
         if unknown := tuple(_unknown_fields(top.fields, ((kind, ""),))):
             metadata = top.fields.get("metadata")
             stored = isinstance(metadata, Mapping) and bool(metadata.get("uid"))
-            self._report_unknown(place, unknown, f"{kind} {_name(top.fields)}", strict=self.strict and not stored)
+            self._report_unknown(location, unknown, f"{kind} {_name(top.fields)}", strict=self.strict and not stored)
         try:
             if path is None:
-                workload = self._single_pod(place, top)
+                workload = self._single_pod(location, top)
             else:
                 outer = holder = top
                 for step in path.split("."):
                     outer, holder = holder, holder.child(step)
                 replicas = _replicas(outer, kind)
                 template = PodTemplate(path, "", holder.child("metadata").fields, holder.fields.get("spec"))
-                workload = self._template_workload(place, top, template, replicas)
+                workload = self._template_workload(location, top, template, replicas)
         except PodError as error:
-            self._report(error.problems, place, name=f"{kind} {_name(top.fields)}")
+            self._report(error.problems, location, name=f"{kind} {_name(top.fields)}")
         else:
             self._keep([workload], top.fields)
 
-    def _add_custom(self, place: ObjectLocation, top: ObjectReader) -> None:
+    def _add_custom(self, location: ObjectLocation, top: ObjectReader) -> None:
         """Read every pod template of an object of a custom API; without a count it has one replica."""
         title, workloads = f"{top.fields['kind']} {_name(top.fields)}", []
         if not (templates := find_templates(top.fields)):
             reason = f"of {top.fields['apiVersion']}: no pod template found in it"
-            self.warnings.append(f"{place.source()}: skipped {title} {reason}")
+            self.warnings.append(f"{location.source()}: skipped {title} {reason}")
         for template in templates:
             reader = ObjectReader.of(top.fields)
             replicas = 1 if template.replicas is None else template.replicas
             if replicas > MAX_REPLICAS:
                 reader.error(template.path, f"{replicas} pods are too many: the maximum is {MAX_REPLICAS}")
             try:
-                workload = self._template_workload(place, reader, template, replicas)
+                workload = self._template_workload(location, reader, template, replicas)
             except PodError as error:
                 if "{{" not in documents.to_json(template.spec):
-                    self._report(error.problems, place, name=title)
+                    self._report(error.problems, location, name=title)
                 else:
                     placeholders = f"skipped {title}: {template.path} has placeholders"
-                    self.warnings.append(f"{place.source()}: {placeholders}")
+                    self.warnings.append(f"{location.source()}: {placeholders}")
             else:
                 inner = () if template.is_task else (("PodTemplateSpec", template.path),)
                 unknown = _unknown_fields({"metadata": template.metadata, "spec": template.spec}, inner)
-                self._report_unknown(place, unknown, title, strict=False)
+                self._report_unknown(location, unknown, title, strict=False)
                 prefix = f"{workload.name}{template.suffix}"
-                workload = replace(workload, source=place.source(template.path), template=template.label, prefix=prefix)
+                workload = replace(
+                    workload, source=location.source(template.path), template=template.label, prefix=prefix
+                )
                 workloads.append(replace(workload, pod=workload.replica(0)))
         if workloads:
             shown = ", ".join(template.describe_count() for template in templates)
-            self.warnings.append(f"{place.source()}: {title} has {pluralize(len(templates), 'pod template')}: {shown}")
+            self.warnings.append(
+                f"{location.source()}: {title} has {pluralize(len(templates), 'pod template')}: {shown}"
+            )
             self._keep(workloads, top.fields)
 
     def _template_workload(
-        self, place: ObjectLocation, top: ObjectReader, template: PodTemplate, replicas: int
+        self, location: ObjectLocation, top: ObjectReader, template: PodTemplate, replicas: int
     ) -> Workload:
         """Return the workload of a template; :class:`PodError` names the invalid fields of the object."""
         metadata = top.child("metadata").fields
@@ -453,7 +459,7 @@ class _Collector:
             raise PodError(top.diagnostics.problems)
         inner = {
             **template.metadata,
-            "name": metadata.get("name") or _generated_name(metadata, place),
+            "name": metadata.get("name") or _generated_name(metadata, location),
             "namespace": metadata.get("namespace"),
             "uid": None,
         }
@@ -467,11 +473,11 @@ class _Collector:
                 for problem in error.problems
             ]
             raise PodError(problems) from None
-        kind, source = top.fields["kind"], place.source()
+        kind, source = top.fields["kind"], location.source()
         workload = Workload(kind, pod.name, pod.namespace, replicas, pod, source, manifest=manifest)
         return replace(workload, pod=workload.replica(0))
 
-    def _single_pod(self, place: ObjectLocation, top: ObjectReader) -> Workload:
+    def _single_pod(self, location: ObjectLocation, top: ObjectReader) -> Workload:
         metadata, spec, status = top.child("metadata").fields, top.child("spec"), top.child("status")
         phase, host = status.text("phase"), spec.text("nodeName")
         if top.diagnostics.problems:
@@ -480,13 +486,13 @@ class _Collector:
             read_pod(
                 {
                     **top.fields,
-                    "metadata": {**metadata, "name": metadata.get("name") or _generated_name(metadata, place)},
+                    "metadata": {**metadata, "name": metadata.get("name") or _generated_name(metadata, location)},
                 }
             )
         )
         has_uid = bool(pod.uid)
         pod = pod if has_uid else replace(pod, uid=derive_uid("Pod", pod.namespace, pod.name))
-        workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
+        workload = Workload("Pod", pod.name, pod.namespace, 1, pod, location.source(), phase=phase, host=host)
         return replace(workload, has_uid=has_uid, manifest=top.fields)
 
     def _keep(self, templates: list[Workload], top: Mapping[str, Any]) -> None:
@@ -503,31 +509,31 @@ class _Collector:
                 self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
     def _report_unknown(
-        self, place: ObjectLocation, unknown: Iterable[UnknownField], name: str, *, strict: bool
+        self, location: ObjectLocation, unknown: Iterable[UnknownField], name: str, *, strict: bool
     ) -> None:
         problems = [
             Problem(path, message, ProblemKind.UNKNOWN_FIELD) for path, message in map(describe_unknown, unknown)
         ]
         if strict:
-            self._report(problems, place, name)
+            self._report(problems, location, name)
         else:
-            self.warnings += [f"{place.source(problem.field)}: ignored {problem} ({name})" for problem in problems]
+            self.warnings += [f"{location.source(problem.field)}: ignored {problem} ({name})" for problem in problems]
 
-    def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
+    def _report(self, problems: Iterable[Problem], location: ObjectLocation, name: str = "") -> None:
         exact = len(self.problems) < _EXACT_LINES
-        self.problems += [locate_problem(problem, place, name, exact=exact) for problem in problems]
+        self.problems += [locate_problem(problem, location, name, exact=exact) for problem in problems]
 
 
-def locate_problem(problem: Problem, place: ObjectLocation, name: str = "", *, exact: bool = True) -> LocatedProblem:
+def locate_problem(problem: Problem, location: ObjectLocation, name: str = "", *, exact: bool = True) -> LocatedProblem:
     """Return a problem of an object with its line, and with the value if that tells what is wrong."""
-    *_, value = None, *place.along(problem.field)
+    *_, value = None, *location.along(problem.field)
     message = problem.message
     if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
         if problem.kind is ProblemKind.QUANTITY:
             message = f"not a quantity; {propose_spelling(value)}"
         message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
-    source = place.exact_source(problem.field) if exact else place.source(problem.field)
-    return LocatedProblem(source, replace(problem, field=place.field(problem.field), message=message), name)
+    source = location.exact_source(problem.field) if exact else location.source(problem.field)
+    return LocatedProblem(source, replace(problem, field=location.field(problem.field), message=message), name)
 
 
 def _unknown_fields(value: object, types: TypePath) -> Iterator[UnknownField]:
@@ -574,12 +580,12 @@ def derive_uid(*names: str) -> str:
     return str(uuid.uuid5(_UID_NAMESPACE, "/".join(names)))
 
 
-def _generated_name(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
+def _generated_name(metadata: Mapping[str, Any], location: ObjectLocation) -> object:
     """Return a name generated from ``generateName``, the same on every call; without one, the invalid name."""
     prefix = metadata.get("generateName")
     if type(prefix) is not str or not prefix:
         return metadata.get("name")
-    return prefix + derive_uid(place.file, str(place.document.number), place.path)[:5]
+    return prefix + derive_uid(location.file, str(location.document.number), location.path)[:5]
 
 
 def _name(top: Mapping[str, Any]) -> str:

@@ -80,18 +80,18 @@ class Endpoint:
         async for listed in unix_grpc.stream(self.channel, method, wire.Empty(), response=response, error=plugin_error):
             yield parse_devices(self.resource, listed)
 
-    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
+    async def preferred(self, request: PreferenceRequest) -> tuple[str, ...]:
         """Return the device ids that the plugin prefers; empty if it does not implement the call."""
         if not self.options.get_preferred_allocation_available:
             return ()
-        request = wire.ContainerPreferredAllocationRequest(
-            available_deviceIDs=wanted.available,
-            must_include_deviceIDs=wanted.must_include,
-            allocation_size=wanted.size,
+        container_request = wire.ContainerPreferredAllocationRequest(
+            available_deviceIDs=request.available,
+            must_include_deviceIDs=request.must_include,
+            allocation_size=request.size,
         )
         response = await self._call(
             "GetPreferredAllocation",
-            wire.PreferredAllocationRequest(container_requests=[request]),
+            wire.PreferredAllocationRequest(container_requests=[container_request]),
             response=wire.PreferredAllocationResponse,
             seconds=self.timeouts.preferred,
         )

@@ -110,8 +110,8 @@ class DevicePluginManager:
         while tasks := self._notifier.tasks.values():
             await asyncio.wait(tasks)
 
-    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
-        return await self._primary(wanted.resource, wanted.available).preferred(wanted)
+    async def preferred(self, request: PreferenceRequest) -> tuple[str, ...]:
+        return await self._primary(request.resource, request.available).preferred(request)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> AllocateResponse:
         start = time.perf_counter()

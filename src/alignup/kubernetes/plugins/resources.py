@@ -132,7 +132,8 @@ class EndpointStore:
         del entry.connections[endpoint.socket]
         entry.update()
         if not entry.connections:
-            entry.stopped_at, entry.last_endpoint = self.now(), str(endpoint)
+            entry.stopped_at = self.now()
+            entry.last_endpoint = str(endpoint)
         if entry.devices is None and not entry.connections and not entry.expected:
             del self._entries[endpoint.resource]  # it never listed a device
         else:

@@ -98,9 +98,9 @@ def _count_messages(raw: bytes, kind: Any, limit: int) -> int:  # noqa: ANN401 -
     https://protobuf.dev/programming-guides/encoding/ describes the format.
     """
     count = 0
-    left = [(0, len(raw), kind)]
-    while left and count <= limit:
-        at, end, kind = left.pop()
+    pending = [(0, len(raw), kind)]
+    while pending and count <= limit:
+        at, end, kind = pending.pop()
         inner = {field.number: field.message_type for field in kind.fields if field.message_type is not None}
         while at < end and count <= limit:
             tag, at = _varint(raw, at)
@@ -111,7 +111,7 @@ def _count_messages(raw: bytes, kind: Any, limit: int) -> int:  # noqa: ANN401 -
                 size, at = _varint(raw, at)
                 if (message := inner.get(tag >> 3)) is not None:
                     count += 1
-                    left.append((at, min(at + size, end), message))
+                    pending.append((at, min(at + size, end), message))
             at += size
     return count
 
