@@ -1,5 +1,6 @@
 """The active plan: room is held for it, its pods get their places, and it ends as planned, or in words."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.active_plan import FAILED
+from alignup.placement.scheduling.active_plan import FAILED, ActivePlan
 from alignup.placement.scheduling.facts import GroupKey, WaitState
 from alignup.placement.scheduling.instructions import WriteRelease
 from alignup.placement.scheduling.options import GateOptions
@@ -408,3 +409,40 @@ def test_pods_of_a_plan_are_admitted_together_and_nodes_in_the_same_order(steps)
         same_node = [other for other in range(index + 1, len(steps)) if steps[other].node == step.node]
         if not (step.evicts or step.replacement):
             assert all(before[index] < before[other] for other in same_node if not steps[other].evicts)
+
+
+# Isolation
+
+#: The guards themselves, and what they need to go on.
+GUARDS = frozenset(
+    (
+        *("__init__", "_isolated", "advance", "fail_unexpectedly", "hosts_changed", "check", "retry", "describe"),
+        *("keeps_out", "keeps_off", "refusals", "place_of", "pod_seen"),
+    )
+)
+METHODS = [
+    (part, name)
+    for part in (ActivePlan, PlanRoom)
+    for name, method in vars(part).items()
+    if inspect.isfunction(method) and name not in GUARDS
+]
+
+
+@pytest.mark.parametrize(("part", "name"), METHODS, ids=[name for _, name in METHODS])
+def test_whatever_a_plan_raises_others_get_their_places(machine, monkeypatch, part, name):
+    def fail(*_, **__):
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(part, name, fail)
+    machine.activate(*STEPS)
+    machine.pass_time(10)
+    if "y" in machine.running:
+        machine.end("y")
+    assert machine.schedule(machine.come(make_pod("s", cpu="1"))) in {"a", "b"}
+    machine.handle(events.PlanPaused(PLAN, paused=True))
+    machine.handle(events.PlanCancelled(PLAN))
+    machine.handle(events.LeadershipEnded())
+    monkeypatch.undo()
+
+    machine.handle(events.LeadershipBegan())
+    assert machine.schedule(machine.come(make_pod("later", cpu="1"))) in {"a", "b"}

@@ -85,14 +85,6 @@ class ActivePlan:
         return self._plan.order.name if self._plan else ""
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no answer is expected: time, or something else, must pass before the next step."""
-        plan = self._plan
-        eviction = plan.eviction if plan else None
-        asked = eviction is not None and (eviction.sent or eviction.checked)
-        return plan is None or not (plan.reading or asked or plan.written < plan.number)
-
-    @property
     def nodes(self) -> Collection[str]:
         """The nodes of the remaining steps."""
         plan = self._plan
@@ -105,8 +97,9 @@ class ActivePlan:
         plan = self._plan
         if plan is None:
             return None
-        for index in plan.remaining():
-            if not plan.steps[index].evicts and plan.uid_of(index) == uid:
+        with self._isolated("find the place of a pod"):
+            index = self._admission_of(uid)
+            if index is not None:
                 return plan.steps[index].node if self._is_open(plan, index) else ""
         return None
 
@@ -115,34 +108,39 @@ class ActivePlan:
         plan = self._plan
         if plan is None:
             return False
-        place = self.place_of(pod.uid)
-        if place is not None:
-            return node != place
-        if (pod.priority or 0) > plan.priority:
-            return False
-        record = self._cluster.record(node)
-        if node not in self.nodes or (record is not None and record.holds(pod.uid)):
-            return False
         with self._isolated("keep room"):
+            place = self.place_of(pod.uid)
+            if place is not None:
+                return node != place
+            record = self._cluster.record(node)
+            if not self._is_held(plan, node, pod) or (record is not None and record.holds(pod.uid)):
+                return False
             return self._room.is_taken_by(plan, node, (*after, pod))
         return False
 
     def keeps_off(self, node: str, pod: Pod, numa_nodes: NodeSet) -> bool:
         """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes."""
         plan = self._plan
-        planned = plan is not None and self._admission_of(pod.uid) is not None
-        if plan is None or node not in self.nodes or ((pod.priority or 0) > plan.priority and not planned):
+        if plan is None:
             return False
         with self._isolated("keep room"):
-            return not self._room.is_left_by(plan, node, pod, numa_nodes)
+            if self._admission_of(pod.uid) is None and not self._is_held(plan, node, pod):
+                return False
+            return node in self.nodes and not self._room.is_left_by(plan, node, pod, numa_nodes)
         return False
+
+    def _is_held(self, plan: RunningPlan, node: str, pod: Pod) -> bool:
+        """Return whether the room on *node* is held from a pod that is not part of the plan."""
+        return (pod.priority or 0) <= plan.priority and node in self.nodes
 
     def refusals(self, pod: Pod) -> dict[str, str]:
         """Return the nodes that the plan keeps from a pod, and why."""
         if self._plan is None:
             return {}
-        nodes = self.nodes if self.place_of(pod.uid) is None else self._facts.nodes
-        return {node: self.describe(pod) for node in nodes if self.keeps_out(node, pod)}
+        with self._isolated("keep room"):
+            nodes = self.nodes if self.place_of(pod.uid) is None else self._facts.nodes
+            return {node: self.describe(pod) for node in nodes if self.keeps_out(node, pod)}
+        return {}
 
     def describe(self, pod: Pod | None = None) -> str:
         """Return why a pod does not get a node of the plan."""
@@ -239,7 +237,7 @@ class ActivePlan:
             return f"{step.pod} was released to node {','.join(facts.released_to)} before"
         return ""
 
-    def set_paused(self, uid: str, *, paused: bool) -> None:
+    def set_paused(self, uid: str, paused: bool) -> None:  # noqa: FBT001 - as the event has it
         plan = self._plan
         if plan is not None and plan.uid == uid and plan.paused != paused:
             plan.paused = paused
