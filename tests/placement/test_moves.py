@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import combinations, count, permutations, product
 from typing import Any
 
+import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,8 @@ def test_a_pod_may_move_to_another_numa_node_of_its_host():
     assert plan.proved
 
 
-def test_moves_that_make_room_for_a_moved_pod_count():
+@pytest.mark.parametrize("first", [False, True])
+def test_moves_that_make_room_for_a_moved_pod_count(first):
     """Only ``b`` admits ``x``, after ``y`` has gone to ``c``."""
     hosts = {
         "a": host_with(make_pod("x-0", cpu="3"), make_pod("x", cpu="4")),
@@ -78,10 +80,11 @@ def test_moves_that_make_room_for_a_moved_pod_count():
     fixed = {"x-0", "y-0", "z"}
     pods = {uid: replace(pod, protected="fixed" if uid in fixed else "") for uid, pod in running(hosts).items()}
 
-    plan = cluster_of(**hosts).plan([PendingPod(make_pod("new", cpu="4"), ("a",))], MoveRules(pods=pods))
+    rules = MoveRules(pods=pods, first=first)
+    plan = cluster_of(**hosts).plan([PendingPod(make_pod("new", cpu="4"), ("a",))], rules)
 
     assert told(plan) == ["evict y b", "place y c", "evict x a", "place x b", "place new a"]
-    assert plan.proved
+    assert plan.proved is not first
 
 
 def test_without_a_new_place_only_preemptible_pods_are_evicted():

@@ -53,8 +53,8 @@ class MoveProposals:
         self._known = {uid: entry for uid, entry in self._known.items() if uid in uids}
         for facts in waiting:
             pod = self._live.find_by_uid(facts.uid)
-            known = self._known.get(facts.uid)
-            if pod is None or (known and now - known[0] < SEARCH_AGAIN) or len(self._known) >= MAX_KNOWN:
+            searched, _ = self._known.get(facts.uid, (float("-inf"), ""))
+            if pod is None or now - searched < SEARCH_AGAIN or len(self._known) >= MAX_KNOWN:
                 continue
             self._known[facts.uid] = (now, "")
             await self._search(pod, now)
@@ -62,13 +62,14 @@ class MoveProposals:
 
     async def _search(self, pod: ApiPod, now: float) -> None:
         try:
-            found = await self._searches.plan(pod, EvictionRules(allow_preemption=True))
+            planned = await self._searches.plan(pod, EvictionRules(allow_preemption=True))
         except AlignError as error:  # the API server refuses, or a pod is invalid
-            _log.warning("cannot search for moves", pod=pod.metadata.full_name, problem=str(error))
+            name, uid = pod.metadata.full_name, pod.metadata.uid
+            _log.warning("cannot search for moves", pod=name, uid=uid, problem=str(error))
             return
-        if found is None or not found[0].evictions:
+        if planned is None or not planned[0].evictions:
             return
-        text = describe_proposal(pod, *found)
+        text = describe_proposal(pod, *planned)
         self._known[pod.metadata.uid] = (now, text)
         self._events.note(pod, MOVES_WOULD_HELP, text)
 
