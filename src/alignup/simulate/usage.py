@@ -191,7 +191,7 @@ class RequestMeter:
         if number <= MAX_POINTS:
             return self._start + number * self._step
         doublings, steps = divmod(number - MAX_POINTS, DOUBLED_AFTER)
-        return self._end + self._step * (DOUBLED_AFTER * (2**doublings - 1) + steps * 2**doublings)
+        return self._end + self._step * (DOUBLED_AFTER * ((1 << doublings) - 1) + (steps << doublings))
 
     def _point(self, time: float) -> TimelinePoint:
         return TimelinePoint(
