@@ -49,7 +49,7 @@ def emitted_codes(path: Path, tree: ast.Module) -> Iterator[tuple[str, ast.expr]
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         in_doctor = "doctor" in path.parts
-        if name == "note" and not in_doctor and getattr(node.func, "attr", "") == "note":  # PodEvents.note
+        if name == "note" and not in_doctor and getattr(node.func, "attr", "") == "note":  # ObjectEvents.note
             yield f"{path}:{node.lineno}", node.args[1]
             continue
         if name not in CARRIERS or (name in IN_DOCTOR_ONLY and (not in_doctor or not isinstance(node.func, ast.Name))):

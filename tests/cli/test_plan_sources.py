@@ -140,7 +140,7 @@ def simulated(tmp_path):
         }
         for cpu in ("2", "4")
     }
-    lines = [{"apiVersion": "alignup.dev/v1", "kind": "Trace", "templates": sizes}]
+    lines: list[dict[str, Any]] = [{"apiVersion": "alignup.dev/v1", "kind": "Trace", "templates": sizes}]
     lines += [
         {"at": at, "arrive": name, "template": f"cpu-{cpu}"}
         for at, (name, cpu) in enumerate((("w", "2"), ("x", "2"), ("y", "2"), ("z", "2"), ("late", "4")))

@@ -34,6 +34,7 @@ from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
     NRI_DECIDE,
+    PLANS,
     SCHEDULE,
     SCHEDULER,
     STEER,
@@ -54,6 +55,7 @@ from tests.schedule.gate.conftest import cluster
 from tests.schedule.gate.test_authority_installation import SECRET, configuration, warning_configuration
 from tests.schedule.gate.test_authority_installation import secret as webhook_secret
 from tests.schedule.nodes import SimulatedNodes
+from tests.schedule.plan_cluster import PlanCluster
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 from tests.short_paths import short_directory
 
@@ -209,6 +211,31 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     assert granted(*roles) == needed | SELDOM
 
 
+async def test_a_service_that_carries_out_plans_has_the_permissions_that_it_uses(server, client, follow, timing):
+    server.streamed_lists = False
+    serve_pod_groups(server)
+    for resource in (JOBS, VOLUME_CLAIMS, VOLUMES, POD_DISRUPTION_BUDGETS):
+        server.serve(served(resource))
+    cluster = PlanCluster(server, client, gated=True)
+    follow(cluster.replace_pods())
+    follow(cluster.schedule())
+    lease = LeaseOptions(namespace="alignup", identity="one")
+    async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as agent:
+        service = ScheduleService(agent, lease=lease, plans=True, serves_extender=False)
+        with add_gate(service, GateServiceOptions()):
+            running = follow(service.run())
+            cluster.create_plan()
+            await until(lambda: cluster.plan().status.phase == "Succeeded")
+            running.cancel()
+            await asyncio.wait([running])
+
+    (role,) = of_kind(read_documents((PLANS / "access.yaml").read_text("utf-8")), "ClusterRole")
+    names = ("ClusterRole /alignup-schedule", "Role alignup/alignup-schedule", "ClusterRole /alignup-gate")
+    without = granted(*(OBJECTS[name] for name in names))
+    in_conflict = {("get", "alignup.dev", "plans")}  #: after a change of the object before its status is written
+    assert granted(role) == (used([server], AGENT) - without) | in_conflict
+
+
 async def test_the_installation_of_the_webhook_has_the_permissions_that_it_uses(server, client):
     """It creates the Secret, and replaces an authority that expires."""
     server.put(configuration())
@@ -241,16 +268,19 @@ NAMED = {
     ("alignup-certificates", "secrets", "create"): None,  # names cannot be required
     ("alignup-certificates", "mutatingwebhookconfigurations", "patch"): ["alignup-gate"],
     ("alignup-certificates", "validatingwebhookconfigurations", "patch"): ["alignup-warnings"],
+    ("alignup-plans", "pods/eviction", "create"): None,  # of any namespace; only with schedule.plans
 }
 READING = {"get", "list", "watch"}
 
 
 def test_no_account_but_that_of_the_installation_may_write_what_gives_away_the_cluster():
-    component = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
+    components = [
+        manifest for path in (STEER, PLANS) for manifest in read_documents((path / "access.yaml").read_text("utf-8"))
+    ]
     kueue = read_kustomization(KUBERNETES / "kueue")
     writes = {
         (role["metadata"]["name"], resource, verb): rule.get("resourceNames")
-        for role in of_kind([*OBJECTS.values(), *component.values(), *kueue], "Role", "ClusterRole")
+        for role in of_kind([*OBJECTS.values(), *components, *kueue], "Role", "ClusterRole")
         for rule in role["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]

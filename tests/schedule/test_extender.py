@@ -83,6 +83,7 @@ async def test_an_answer_is_remembered_for_as_long_as_its_pod_exists(http, nodes
     assert (await http.get("/v1/explain/default/wide")).json()["lastFilter"]["offered"]
     nodes.server.remove("pods", WIDE.name)
     await until(lambda: not service.filter.records)
+    assert not vars(service.live)["_decoded"]
 
 
 async def test_whole_nodes_are_answered_with_nodes(http):

@@ -39,9 +39,9 @@ from alignup.schedule import (
     live_cluster,
     node_cards,
     node_selection,
+    object_events,
     pages,
     pod_answers,
-    pod_events,
     pod_groups,
     pod_states,
     pod_trimmer,
@@ -74,7 +74,7 @@ BAD, GOOD = "bad", "good"  #: namespaces, and what names begin with
 NODES = frozenset((*"abcd", "bad-node"))
 SAMPLES = 4  #: of the methods, in ``make test``
 MODULES = (
-    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, pod_events, pod_groups),
+    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, object_events, pod_groups),
     *(pod_trimmer, rejections, schedulable_nodes, steering_writer, bind, filter, wake_up, controller),
     *(node_selection, pod_answers, selector_results, pod_states, node_cards, known_claims, claim_alignment),
     *(best_nodes, cluster_snapshot),
@@ -82,9 +82,20 @@ MODULES = (
 #: What is not about one object: the guards themselves, and what they need to go on.
 GUARDS = frozenset(
     (
-        *("schedule", "_carry_out", "instruction_failed", "_start", "_guarded", "guard", "run", "decision_failed"),
-        *("insufficient", "excludes", "_card", "_encode", "_place", "_summarize", "object_label", "failed_row"),
-        *("failed_summary", "ask_nodes", "_ask"),  # the last two make the whole page of a pod
+        *("schedule", "_carry_out", "instruction_failed", "_start", "_guarded", "guard", "run", "note"),
+        *(
+            "insufficient",
+            "_isolated",
+            "excludes",
+            "_card",
+            "_encode",
+            "_place",
+            "_summarize",
+            "object_label",
+            "failed_row",
+        ),
+        *("failed_summary", "group_pods", "claim_fit", "explain_claims", "verdict_without_report"),
+        *("ask_nodes", "_ask"),  # which make the whole page of a pod
     )
 )
 
@@ -128,19 +139,19 @@ def names(value: Any, depth: int = 3) -> Iterator[str]:  # noqa: C901 - a case f
             yield from names(getattr(value, each.name, None), depth - 1)
 
 
-def is_about_a_pod(found: AbstractSet[str]) -> bool:
+def is_about_a_pod(texts: AbstractSet[str]) -> bool:
     """Whether something is about a bad pod, gang or workload, and about no good one."""
-    return any(name.startswith(BAD) for name in found - OTHERS) and not any(name.startswith(GOOD) for name in found)
+    return any(name.startswith(BAD) for name in texts - OTHERS) and not any(name.startswith(GOOD) for name in texts)
 
 
-def is_about_a_node(found: AbstractSet[str]) -> bool:
+def is_about_a_node(texts: AbstractSet[str]) -> bool:
     """Whether something is about the bad node, and about no other, whatever the pod."""
-    return found & NODES == {"bad-node"}
+    return texts & NODES == {"bad-node"}
 
 
-def is_about_a_claim(found: AbstractSet[str]) -> bool:
+def is_about_a_claim(texts: AbstractSet[str]) -> bool:
     """Whether something is about a bad claim, class or slice, and about no good one."""
-    return bool(found & CLAIMS) and not found & {"good-claim", "gpu"}
+    return bool(texts & CLAIMS) and not texts & {"good-claim", "gpu"}
 
 
 CLAIMS = frozenset(("bad-claim", "bad-class", "bad-slice", "bad-template"))
@@ -386,7 +397,8 @@ async def test_the_row_of_a_pod_that_raises_says_so(log, name):
                 cluster.gate(cluster.pod(namespace, "gated"))
             await until(lambda: len(service.live.pods.objects) == 2)
             assert (
-                "alignup failed to read the pod, and its log says why: InjectedError" in (await http.get("/pods")).text
+                "The pod cannot be shown, and the log of alignup schedule says why: InjectedError"
+                in (await http.get("/pods")).text
             )
             await check_pages(http)
 
@@ -394,7 +406,7 @@ async def test_the_row_of_a_pod_that_raises_says_so(log, name):
 async def test_a_node_that_raised_is_used_again_after_a_while(log):
     """It is the only one."""
     with pytest.MonkeyPatch.context() as patches:
-        injection = Injection(patches, node_selection, "exclusions", lambda found: "bad-node" in found)
+        injection = Injection(patches, node_selection, "exclusions", lambda texts: "bad-node" in texts)
         async with serving() as (service, cluster, _):
             for name in "abcd":
                 cluster.server.remove("nodes", name, namespace="")

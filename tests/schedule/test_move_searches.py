@@ -13,7 +13,7 @@ from alignup.schedule.cluster_plan import JOBS, VOLUME_CLAIMS, VOLUMES
 from alignup.schedule.disruption_budgets import POD_DISRUPTION_BUDGETS
 from alignup.schedule.move_proposals import SEARCH_AGAIN
 from alignup.schedule.move_searches import RENEW_SECONDS, choose_shapes
-from alignup.schedule.pod_events import EVENTS
+from alignup.schedule.object_events import EVENTS
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until

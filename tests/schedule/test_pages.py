@@ -188,7 +188,8 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    answers = await ClusterPages(service.live, service.problems).ask_nodes(WIDE, ApiPodSpec())
+    pages = ClusterPages(service.live, service.problems, service.searches, service.proposals.of)
+    answers = await pages.ask_nodes(WIDE, ApiPodSpec())
     counting.cancel()
 
     assert [len(group.nodes) for group in answers.groups] == [10]

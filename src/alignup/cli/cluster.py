@@ -16,6 +16,7 @@ from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
 from alignup.cli.options import (
+    IntegerRange,
     PlanOptions,
     count_option,
     flag_option,
@@ -150,6 +151,19 @@ class PlanSource:
         return bool(self.archives or self.cluster)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions:
+    apply: bool = flag_option("Create a Plan object, which 'alignup schedule --plans' carries out")
+    name: str | None = option("NAME", "Name of the Plan object", "one that the API server completes")
+    deadline: int | None = option("SECONDS", "Stop the Plan after this time", "1800", type=IntegerRange(1, 86_400))
+
+    def check(self, *, live: bool) -> None:
+        if not self.apply and (self.name is not None or self.deadline is not None):
+            raise click.UsageError("Give --name and --deadline with --apply.")
+        if self.apply and not live:
+            raise click.UsageError("--apply is for a live cluster: leave out --archive and --cluster.")
+
+
 @define_command(
     "plan",
     "alignup cluster plan trainer-0 -n ml",
@@ -157,6 +171,7 @@ class PlanSource:
     "alignup cluster plan --defragment --shape examples/node/trainer.yaml --max-moves 20",
     "alignup cluster plan -f job.yaml --archive host-a.tar.gz --archive host-b.tar.gz",
     "alignup cluster plan -f examples/node/trainer.yaml --cluster examples/fleet/training.yaml --trace pods.csv",
+    "alignup cluster plan deployment/trainer -n ml --apply --deadline 3600",
     cls=ClusterCommand,
     summary="Find the fewest pods to move so that the nodes admit a pod or a gang",
 )
@@ -166,6 +181,7 @@ class PlanSource:
 @with_options("options", PlanOptions)
 @with_options("more", DefragmentOptions)
 @with_options("source", PlanSource)
+@with_options("creation", ApplyOptions)
 @output_option("text", "json", "yaml")
 def plan(  # noqa: PLR0913 - options
     *,
@@ -175,6 +191,7 @@ def plan(  # noqa: PLR0913 - options
     options: PlanOptions,
     more: DefragmentOptions,
     source: PlanSource,
+    creation: ApplyOptions,
     output: str,
 ) -> None:
     """Find the fewest pods to move so that the nodes admit a pod, or all pods of a gang.
@@ -182,7 +199,11 @@ def plan(  # noqa: PLR0913 - options
     POD is a pod that waits or was rejected, with all pods of its group that wait; deployment/NAME and the like stand
     for all pods of a workload, and so does -f FILE. A move evicts a pod that its controller creates again, and proves
     where the new pod goes at that moment. With --allow-preemption, pods of lower priority may also end without a new
-    place. Every step is decided; nothing is changed.
+    place. Every step is decided; nothing is changed without --apply.
+
+    With --apply, the pods must exist, and all of them are planned together. A Plan object is created, and 'alignup
+    schedule --plans' carries it out: it decides again before each step, and stops where the cluster is no longer as
+    it was planned for. The commands that follow and cancel it are printed.
 
     With --archive or --cluster, new places are proved among the nodes of archives or of a simulation. Then POD waits
     there; without POD and -f, the plan is for the pods that archives are about.
@@ -203,20 +224,22 @@ def plan(  # noqa: PLR0913 - options
     questions = (bool(names) or pod_options.selects) + bool(pod_options.files) + more.defragment
     if questions > 1 or (not questions and not source.archives):
         raise click.UsageError("Give either POD, -f FILE, or --defragment --shape FILE.")
-    from alignup.cli import cluster_plan_output, plan_sources  # noqa: PLC0415 - its libraries are extras, and not needed for --help
+    creation.check(live=not source.given)
+    from alignup.cli import cluster_plan_output, plan_creation, plan_sources  # noqa: PLC0415 - its libraries are extras, and not needed for --help
 
     files = pod_options.files or ((more.shape,) if more.shape else ())
     question = plan_sources.read_question(source, access, pod_options, names, files)
     if more.defragment:
-        cluster_plan_output.defragment(question, options, max_moves=more.max_moves, output=output)
-        return
-    with terminal.waiting_message("Searching for the fewest moves"):
-        plans = list(cluster_plan_output.plan_all(question, options))
-    if output in terminal.DOCUMENTS:
-        terminal.print_as(output, cluster_plan_output.plans_document(plans, question.limits))
+        answer = cluster_plan_output.defragment(question, options, max_moves=more.max_moves)
     else:
-        cluster_plan_output.print_plans(question.view, plans, question.limits)
-    if not all(planned.plan.feasible for planned in plans):
+        if creation.apply:
+            question = plan_creation.with_existing_pods(question, access, pod_options)
+        answer = cluster_plan_output.answer_plans(question, options)
+    if creation.apply:
+        plan_creation.create_and_print(access, question, answer, options, creation, output=output)
+    else:
+        cluster_plan_output.print_answer(answer, output)
+    if not answer.feasible and (creation.apply or not more.defragment):
         raise click.exceptions.Exit(NOT_ADMITTED)
 
 

@@ -1,6 +1,7 @@
 """``alignup cluster plan``: the plan of each pod or gang, and its output."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from alignup.align.explain import sentences
@@ -14,7 +15,7 @@ from alignup.cli.plan_sources import PlanQuestion
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.picture.machine_text import draw_text
 from alignup.picture.text_format import Cell, Line, pluralize
-from alignup.placement.moves import MovePlan, PlanStep
+from alignup.placement.moves import Defragmentation, MovePlan, PlanStep
 from alignup.schedule.cluster_plan import (
     EvictionFacts,
     PlanFacts,
@@ -39,6 +40,33 @@ class PlannedRequest(NamedTuple):
     name: str
     pods: int
     plan: MovePlan
+
+
+class PlanAnswer(NamedTuple):
+    """What is asked for: a document, and the same as text."""
+
+    steps: tuple[PlanStep, ...]  #: of the only plan, or of the first one
+    feasible: bool
+    document: dict[str, Any]
+    print_text: Callable[[], None]
+
+
+def print_answer(answer: PlanAnswer, output: str) -> None:
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, answer.document)
+    else:
+        answer.print_text()
+
+
+def answer_plans(question: PlanQuestion, options: PlanOptions) -> PlanAnswer:
+    with terminal.waiting_message("Searching for the fewest moves"):
+        plans = list(plan_all(question, options))
+    return PlanAnswer(
+        plans[0].plan.steps,
+        all(planned.plan.feasible for planned in plans),
+        plans_document(plans, question.limits),
+        partial(print_plans, question.view, plans, question.limits),
+    )
 
 
 def plan_all(question: PlanQuestion, options: PlanOptions) -> Iterator[PlannedRequest]:
@@ -81,9 +109,9 @@ def _plan(
     return PlannedRequest(name, len(pods), plan)
 
 
-def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int, output: str) -> None:
-    """Print how many more pods like that of the first workload fit after moves."""
-    workload, view, limits = question.workloads[0], question.view, question.limits
+def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) -> PlanAnswer:
+    """Let more pods like that of the first workload fit."""
+    workload, view = question.workloads[0], question.view
     with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
         (accepted,) = accept_for(view.cluster, [workload])
         result = defragment_for(
@@ -94,14 +122,16 @@ def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int, 
             max_moves=max_moves,
             should_stop=options.start_budget(),
         )
-    if output in terminal.DOCUMENTS:
-        gains = [{"moves": moves, "gained": gained} for moves, gained in result.gains]
-        facts_found = {"fitting": result.fitting, "gains": gains, "complete": result.complete}
-        terminal.print_as(
-            output,
-            {"version": VERSION, "limits": limits, **facts_found, "steps": list(map(_step_document, result.steps))},
-        )
-        return
+    document = _defragmentation_document(result, question.limits)
+    return PlanAnswer(result.steps, bool(result.steps), document, partial(_print_defragmentation, question, result))
+
+
+# Text
+
+
+def _print_defragmentation(question: PlanQuestion, result: Defragmentation) -> None:
+    """Print how many more pods like that of the first workload fit after moves."""
+    workload, limits = question.workloads[0], question.limits
     fitting = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
     if result.gains:
         moves, gained = result.gains[-1]
@@ -118,9 +148,6 @@ def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int, 
         for number, step in enumerate(result.steps, 1):
             lines += paragraph(describe_step(plan, step), prefix=f"  {number}. ")
     terminal.print_lines(lines)
-
-
-# Text
 
 
 def print_plans(view: ClusterView, plans: Sequence[PlannedRequest], limits: str = "") -> None:
@@ -174,6 +201,12 @@ def _capital(text: str) -> str:
 
 def plans_document(plans: Sequence[PlannedRequest], limits: str = "") -> dict[str, Any]:
     return {"version": VERSION, "limits": limits, "plans": [_plan_document(planned) for planned in plans]}
+
+
+def _defragmentation_document(result: Defragmentation, limits: str) -> dict[str, Any]:
+    gains = [{"moves": moves, "gained": gained} for moves, gained in result.gains]
+    facts_found = {"fitting": result.fitting, "gains": gains, "complete": result.complete}
+    return {"version": VERSION, "limits": limits, **facts_found, "steps": list(map(_step_document, result.steps))}
 
 
 def _plan_document(planned: PlannedRequest) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from alignup.schedule import cluster_upgrade
 from alignup.schedule.cluster_plan import PlanFacts, read_plan_facts
 from alignup.schedule.cluster_snapshot import ClusterView, read_cluster, summarize
 from alignup.schedule.cluster_upgrade import NodeUpgrade
-from alignup.schedule.pod_events import read_reports
+from alignup.schedule.object_events import read_reports
 
 __all__ = ["read_plan_question", "read_question", "read_upgrades", "read_view", "summarize"]
 

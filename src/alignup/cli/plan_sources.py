@@ -59,7 +59,8 @@ class PlanQuestion(NamedTuple):
     limits: str  #: what is not known about the cluster, as a sentence; empty: nothing
     workloads: tuple[Workload, ...] = ()
     pods: tuple[ApiPod, ...] = ()  #: of the API server
-    waiting: tuple[WaitingPods, ...] = ()  #: of a simulation
+    waiting: tuple[WaitingPods, ...] = ()  #: of a simulation, or those that a Plan object makes room for
+    short_name: str = "defragment"  #: begins the name of the Plan object
 
 
 def read_question(

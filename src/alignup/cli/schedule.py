@@ -76,6 +76,7 @@ class ScheduleCommandOptions:
     approximate: bool = flag_option("Judge nodes without HostState by their NodeResourceTopology, if it is safe")
     force_deleted_may_run: bool = flag_option("Treat containers of force-deleted pods as possibly still running")
     kueue: bool = flag_option("Answer Kueue's admission checks of alignup.dev/admission-check (docs/gangs.md)")
+    plans: bool = flag_option("Carry out Plan objects, which evicts pods (docs/plan.md)")
     steer_hold: float = option(
         "SECONDS",
         "The --steer-hold of the observers",

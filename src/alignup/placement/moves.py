@@ -57,6 +57,9 @@ class RunningPod:
     group: str = ""  #: of pods that are disrupted together or not at all
     hosts: Collection[str] | None = None  #: that its replacement can be scheduled to; ``None``: all
     age: int = 0  #: in seconds
+    terminating: bool = False
+    controllers: frozenset[str] = frozenset()  #: uids of those that create it again
+    scheduler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,7 @@ class _Room(NamedTuple):
 
 
 _UNDECIDED = unknown("not decided yet")
+_UNKNOWN_STATE, _NOT_THERE = unknown("unknown state"), unknown("the pod is not there, or terminates")
 
 
 class Planner:
@@ -213,15 +217,22 @@ class Planner:
 
     def verify(self, steps: Sequence[PlanStep]) -> tuple[PlanStep, ...] | None:
         """Decide on all *steps* in order from the present state; ``None`` if one of them is not possible."""
+        proved, problem = self.prove(steps)
+        return None if problem else proved
+
+    def prove(self, steps: Sequence[PlanStep]) -> tuple[tuple[PlanStep, ...], Verdict | None]:
+        """Decide on *steps* in order from the present state; return the possible ones, and what the next one lacks."""
         hosts: dict[str, TentativeHost] = {}
-        proved = []
+        proved: list[PlanStep] = []
         for step in steps:
             host = self._host(hosts, step.host)
             if host is None:
-                return None
+                return tuple(proved), _UNKNOWN_STATE
             after: TentativeHost | None
             if step.evicts:
-                after = host.without((step.pod.uid,)) if host.holds(step.pod.uid) else None
+                if not host.holds(step.pod.uid):
+                    return tuple(proved), _NOT_THERE
+                after = host.without((step.pod.uid,))
             else:
                 shape = self._verdicts.shape(step.pod)
                 verdict = self._verdicts.of_tentative(step.host, host, shape)
@@ -229,11 +240,11 @@ class Planner:
                     verdict = verdict.for_host(self._records[step.host].ledger.devices.inventories)
                 step = replace(step, verdict=verdict)  # noqa: PLW2901 - with its proof
                 after = self._verdicts.admit_tentatively(step.host, host, shape)
-            if after is None:
-                return None
+                if after is None:
+                    return tuple(proved), verdict
             hosts[step.host] = after
             proved.append(step)
-        return tuple(proved)
+        return tuple(proved), None
 
     def _make_room(self, room: _Room, waiting: PendingPod) -> tuple[_Room | None, int]:
         """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from alignup.align.claims.resource_claims import Claim
-from alignup.align.errors import PodError, Problem
+from alignup.align.errors import AlignError, PodError, Problem
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
 from alignup.documents.host_state import GROUP
@@ -157,17 +157,17 @@ class LiveFacts:
         try:
             return self._live.node_capacity.insufficient(node, pod, beside=beside, empty=empty)
         except Exception as error:  # noqa: BLE001 - whatever one node raises, others are decided
-            self._live.decision_failed(node, error)
+            self._live.failed_decisions.note(node, error)
             return (DEFECT,)
 
     def _isolated(self, node: str, decide: Callable[[], Result], failed: Callable[[Exception], Result]) -> Result:
         """Return a decision about a node; one that a defect prevents is counted, and *failed* returns another."""
         try:
             return decide()
-        except PodError:
+        except AlignError:  # about the pod
             raise
         except Exception as error:  # noqa: BLE001
-            self._live.decision_failed(node, error)
+            self._live.failed_decisions.note(node, error)
             return failed(error)
 
     def unique_host_names(self, nodes: Sequence[str]) -> tuple[str, ...]:

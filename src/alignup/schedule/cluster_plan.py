@@ -27,6 +27,7 @@ from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, Pendin
 from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.disruption_budgets import read_budgets
+from alignup.schedule.gate.release_patch import controller_uids
 from alignup.schedule.node_selection import exclusions, selection_key, selects_node
 from alignup.schedule.pod_groups import KUBERNETES, RESOURCES, group_of
 
@@ -219,6 +220,9 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
             group=f"{metadata.namespace}/{key.name}" if key and whole else "",
             hosts=nodes.of_pod(pod),
             age=_age(metadata.creation_timestamp, facts.now),
+            terminating=metadata.deletion_timestamp is not None,
+            controllers=frozenset(controller_uids(pod)),
+            scheduler=pod.spec.scheduler_name,
         )
 
 

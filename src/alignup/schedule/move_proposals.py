@@ -15,7 +15,7 @@ from alignup.picture.text_format import pluralize
 from alignup.placement.moves import MovePlan
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.move_searches import MoveSearches
-from alignup.schedule.pod_events import PodEvents
+from alignup.schedule.object_events import ObjectEvents
 
 SEARCH_EVERY = 60.0  #: seconds between searches
 SEARCH_AGAIN = 600.0  #: seconds after which moves are searched for the same pod again
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 class MoveProposals:
     """The proposals of the process that leads."""
 
-    def __init__(self, client: ApiClient, live: LiveCluster, searches: MoveSearches, events: PodEvents) -> None:
+    def __init__(self, client: ApiClient, live: LiveCluster, searches: MoveSearches, events: ObjectEvents) -> None:
         self._timing = client.timing
         self._live = live
         self._searches = searches

@@ -247,7 +247,7 @@ class ClusterPages:
             try:
                 row = card.row(self._resources, self._labels)
             except Exception as error:  # noqa: BLE001
-                self._live.decision_failed(card.name, error)
+                self._live.failed_decisions.note(card.name, error)
                 row = failed_row(card.name)
             card.encoded = codec.encode(row)
         return card.encoded
@@ -361,10 +361,10 @@ class ClusterPages:
         for start in range(0, len(names), NAMES_AT_ONCE):
             for name in names[start : start + NAMES_AT_ONCE]:
                 namespaces.add(name[0])
-                guarded, found = self._live.guard.guarded, True  # one that fails is shown
-                with guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
-                    found = self._is_named(name, state, text)
-                named += [name] if found else []
+                is_named = True  # one that fails is shown
+                with self._live.guard.guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
+                    is_named = self._is_named(name, state, text)
+                named += [name] if is_named else []
             await asyncio.sleep(0)
         return named
 
@@ -475,7 +475,7 @@ class ClusterPages:
             try:
                 card = self._measure(known)
             except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are shown
-                self._live.decision_failed(node, error)
+                self._live.failed_decisions.note(node, error)
                 self._serial += 1
                 card = NodeCard(name=node, labels=known.metadata.labels, unknown=DEFECT, serial=self._serial)
             self._cards[node] = card
@@ -527,7 +527,7 @@ class ClusterPages:
             host = present_host(self._live.cluster, node)
             return None if host is None else await asyncio.to_thread(place_pods, node, host, pods)
         except Exception as error:  # noqa: BLE001 - the answers of all nodes are shown
-            self._live.decision_failed(node, error)
+            self._live.failed_decisions.note(node, error)
             return None
 
     async def _place_gang(self, gang: GangAnswer) -> PlacedPods | None:
@@ -572,7 +572,7 @@ class ClusterPages:
             doubts={},
             stale={},
             claims=live.claims,
-            failed=live.decision_failed,
+            failed=live.failed_decisions.note,
         )
 
     def _measure(self, node: ApiNode) -> NodeCard:

@@ -81,7 +81,7 @@ def summarize_pod(pod: ApiPod, count: int = 1, nodes: int = 1) -> PodSummary:
 
 def failed_summary(pod: ApiPod, error: Exception) -> PodSummary:
     """Return what is shown of a pod whose summary raises an error."""
-    why = f"alignup failed to read the pod, and its log says why: {type(error).__name__}"
+    why = f"The pod cannot be shown, and the log of alignup schedule says why: {type(error).__name__}"
     return PodSummary(pod=pod, state=None, status="Unknown", title="Unknown", why=why)
 
 

@@ -49,7 +49,9 @@ from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.move_proposals import MoveProposals
 from alignup.schedule.move_searches import MoveSearches
+from alignup.schedule.object_events import ObjectEvents
 from alignup.schedule.pages import ClusterPages, page_routes
+from alignup.schedule.plan_controller import PlanController
 from alignup.schedule.pod_answers import (
     MAX_CLAIM_ROWS,
     NodeAnswer,
@@ -58,7 +60,6 @@ from alignup.schedule.pod_answers import (
     failed_row,
     placement_documents,
 )
-from alignup.schedule.pod_events import PodEvents
 from alignup.schedule.pod_states import summarize_pod
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.steering_writer import SteeringWriter
@@ -111,6 +112,7 @@ class ScheduleOptions:
     names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     kueue: bool = False  #: whether it is the controller of Kueue's admission checks
+    plans: bool = False  #: whether it carries out plans
     serves_extender: bool = True  #: whether schedulers are answered; else only pods behind the gate are placed
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
@@ -127,6 +129,7 @@ class ScheduleService:
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
         kueue: bool = False,
+        plans: bool = False,
         serves_extender: bool = True,
     ) -> None:
         self._options = extender or ExtenderOptions()
@@ -134,7 +137,7 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._write_event, WriteEvent)
-        self._events = PodEvents(client, "alignup-schedule")
+        self._events = ObjectEvents(client, "alignup-schedule")
         self.searches = MoveSearches(client, self.live)
         self.proposals = MoveProposals(client, self.live, self.searches, self._events)
         self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
@@ -157,6 +160,10 @@ class ScheduleService:
             checks = AdmissionChecks(client, self.live, self.metrics)
             self.tasks.append(checks.follow)
             self.leader_tasks.append(checks.run)
+        self.plans = PlanController(client, self.live) if plans else None
+        if self.plans is not None:
+            self.tasks.append(self.plans.follow)
+            self.leader_tasks.append(self.plans.run)
         self.leading = False
         self._election = None
         if lease is not None:
@@ -224,6 +231,11 @@ class ScheduleService:
             return self.live.problems
         return (self._standby(),)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What health checks tell although answers are right."""
+        return (*self.live.warnings, *(self.plans.warnings if self.plans else ()))
+
     async def respond(self, verb: str, body: bytes) -> bytes:
         if not self._serves_extender:
             raise ProblemError(404, "This service answers no schedulers: it was started with --no-extender.")
@@ -266,7 +278,7 @@ class ScheduleService:
         try:
             return recorded_verdict(pod, node, verdict)
         except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are explained
-            self.live.decision_failed(node, error)
+            self.live.failed_decisions.note(node, error)
             return defect(error)
 
     def _make_row(self, api_pod: ApiPod, pod: Pod, answer: NodeAnswer, place: int) -> dict[str, Any]:
@@ -281,7 +293,7 @@ class ScheduleService:
             if kept := self.live.scheduling.kept_nodes.describe(node):
                 row["kept"] = kept
         except Exception as error:  # noqa: BLE001
-            self.live.decision_failed(node, error)
+            self.live.failed_decisions.note(node, error)
             return failed_row(node, error)
         return row
 
@@ -318,7 +330,7 @@ class ScheduleService:
             "alignup_schedule_unreadable_objects": ("Objects that cannot be read.", len(self.live.unreadable)),
             "alignup_schedule_failed_decisions_total": (
                 "Verdicts that a defect prevented.",
-                self.live.failed_decisions,
+                self.live.failed_decisions.count,
             ),
             "alignup_schedule_claims_followed": (
                 "Whether ResourceClaims, slices and device classes are known.",
@@ -391,7 +403,7 @@ def schedule_app(
     routes = [
         *(_verb_route(service, verb, max_body) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),
-        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
+        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
     app = Starlette(
@@ -443,6 +455,7 @@ async def open_service(
             live=options.live,
             lease=options.lease,
             kueue=options.kueue,
+            plans=options.plans,
             serves_extender=options.serves_extender,
         )
         tls = None
@@ -459,8 +472,8 @@ async def open_service(
         called = kubernetes_limits(limits.names)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=called, tls=tls))
         if options.health is not None:
-            registry, live = service.metrics.registry, service.live
-            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)
+            registry = service.metrics.registry
+            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: service.warnings)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping, limits=limits))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))

@@ -109,7 +109,7 @@ class Gate:
         self._kept_nodes = kept_nodes
         self._steering = steering
         self._turn = turn
-        self.queue = PodQueue(facts)
+        self.queue = PodQueue(facts, is_planned=lambda uid: kept_nodes.plan.place_of(uid) is not None)
         self.releases = Releases(seconds=options.unbound)
         self.claims = GatedClaims(facts)
         self._explanations = BlockedExplanations(
