@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from random import Random
 from time import process_time
 
@@ -31,16 +32,21 @@ def figures() -> Iterator[Figure]:
     assert plan.at_least > 2, plan
     yield Figure("plan, 8 NUMA nodes with 60 pods, 2 moves are not enough", seconds, 1.0)
     for nodes, budget in FLEETS:
-        seconds, megabytes, moves = run_in_fresh_process(first_plan, nodes)
-        yield Figure(f"plan, {nodes} nodes with 8 GPUs, first plan ({moves:.0f} moves)", seconds, budget)
-        yield Figure(f"plan, {nodes} nodes with 8 GPUs, memory", megabytes, 1500, unit="MB")
+        for needed, title in ((1, "one move needed"), (2, "two moves needed"), (0, "moved pods need moves")):
+            seconds, megabytes, moves = run_in_fresh_process(first_plan, nodes, needed)
+            name = f"plan, {nodes} nodes with 8 GPUs, {title}"
+            yield Figure(f"{name}, first plan ({moves:.0f} moves)", seconds, budget)
+            yield Figure(f"{name}, memory", megabytes, 1500, unit="MB")
 
 
-def first_plan(nodes: int) -> tuple[float, float, float]:
-    """Return the seconds to the first plan, the peak of memory, and the moves of the plan."""
-    cluster, rules = fleet(nodes)
+def first_plan(nodes: int, needed: int) -> tuple[float, float, float]:
+    """Return the seconds to the first plan, the peak of memory, and the moves of the plan.
+
+    So many moves are *needed*; 0: a pod that moves needs a move itself.
+    """
+    cluster, rules = fleet(nodes, needed) if needed else tight_fleet(nodes)
     seconds, plan = planned(cluster, replace(rules, first=True), PendingPod(BIG))
-    assert plan.evictions, plan.problem
+    assert len(plan.evictions) >= needed, plan.problem
     return seconds, peak_megabytes(), float(len(plan.evictions))
 
 
@@ -65,10 +71,17 @@ def large_node() -> tuple[Cluster, MoveRules, PendingPod]:
     return cluster_of({"node": host}), replace(rules, max_moves=3), pending
 
 
-def fleet(nodes: int) -> tuple[Cluster, MoveRules]:
-    """Nodes with 8 GPUs on two NUMA nodes, none of which has four free GPUs."""
-    recipes = fleet_recipes()
+def fleet(nodes: int, needed: int = 1) -> tuple[Cluster, MoveRules]:
+    """Nodes with 8 GPUs on two NUMA nodes, none of which has four free GPUs before so many pods have left."""
+    recipes = fleet_recipes(needed)
     hosts = {f"node-{number}": follow(recipes[number % len(recipes)], f"{number}-") for number in range(nodes)}
+    return cluster_of(hosts), rules_for(hosts)
+
+
+def tight_fleet(nodes: int) -> tuple[Cluster, MoveRules]:
+    """Nodes with one free GPU each: the pods with two that have to move fit nowhere."""
+    recipes: tuple[Recipe, ...] = (((2, 1, 1, 2, 1, 1), (4,)), ((2, 2, 2, 1, 1), (4,)), ((2, 2, 2, 1, 1), (4,)))
+    hosts = {f"node-{number}": follow(recipes[number % 3], f"{number}-") for number in range(nodes)}
     return cluster_of(hosts), rules_for(hosts)
 
 
@@ -76,15 +89,26 @@ Recipe = tuple[tuple[int, ...], tuple[int, ...]]  #: the GPUs of pods that come,
 
 
 @cache
-def fleet_recipes() -> list[Recipe]:
+def fleet_recipes(needed: int) -> list[Recipe]:
     random = Random(1)
     recipes: list[Recipe] = []
     while len(recipes) < STATES:
         sizes = tuple(random.choice((1, 1, 2)) for _ in range(8))
         recipe = sizes, tuple(random.sample(range(6), random.randrange(4)))
-        if not follow(recipe).decide(BIG).admitted:
+        if not admits_after(follow(recipe), needed - 1):
             recipes.append(recipe)
     return recipes
+
+
+def admits_after(host: Host, ends: int) -> bool:
+    """Return whether a host admits the large pod after the end of some pods."""
+    for chosen in combinations(list(host.ledger.pods), ends):
+        trial = Host(host.machine, host.settings, ledger=host.ledger)
+        for uid in chosen:
+            trial.release(uid)
+        if trial.decide(BIG).admitted:
+            return True
+    return False
 
 
 def follow(recipe: Recipe, prefix: str = "") -> Host:

@@ -119,7 +119,10 @@ class ClusterBed:
             yield running
 
     @contextmanager
-    def gate(self, *, replicas: int = 1) -> Iterator[ScheduleReplicas]:
-        """Run ``alignup schedule --gate`` and an unmodified kube-scheduler; new pods of the namespace get the gate."""
-        with gate_replicas(self.plane, self.api, count=replicas) as running:
+    def gate(self, *options: str, replicas: int = 1) -> Iterator[ScheduleReplicas]:
+        """Run ``alignup schedule --gate`` with *options*, and an unmodified kube-scheduler.
+
+        New pods of the namespace get the gate.
+        """
+        with gate_replicas(self.plane, self.api, count=replicas, options=options) as running:
             yield running

@@ -234,7 +234,8 @@ def check_memory(memory: Sequence[tuple[float, float]], seconds: float) -> None:
     """Fail if a process has grown in *seconds* since a quarter of them; *memory*: times, and MiB."""
     settled = median(size for at, size in memory if SETTLED <= at / seconds < SETTLED + 0.1)
     end = median(size for at, size in memory if at / seconds >= 0.9)
-    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end")  # noqa: T201
+    course = " ".join(f"{size:.1f}" for _, size in memory[:: max(len(memory) // 20, 1)])
+    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end; over time {course}")  # noqa: T201
     if seconds >= SETTLING_SECONDS and end >= settled * GROWTH:
         raise AssertionError(f"memory has grown from {settled:.1f} to {end:.1f} MiB")
 

@@ -79,7 +79,8 @@ class FakeNodes:
             await self._admit(kubelet, pod)
 
     async def _admit(self, kubelet: SimulatedKubelet, pod: ApiPod) -> None:
-        read, status = known_pod(pod).pod, dict[str, Any](phase="Running")
+        conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]  # counted by budgets
+        read, status = known_pod(pod).pod, dict[str, Any](phase="Running", conditions=conditions)
         if kubelet.host.decide(read).admitted:
             kubelet.admit(read)
             await self.report(pod.spec.node_name)

@@ -164,9 +164,10 @@ def qemu_command(shape: Shape, disks: tuple[Path, ...], booted: Path, *, network
     if network:
         yield from ("-netdev", f"user,id=n0,{network}", "-device", "virtio-net-pci,netdev=n0,romfile=")
     yield from ("-kernel", os.fspath(booted), "-append")
-    # Without nokaslr, the kernel takes its 32 MB from a random NUMA node.
+    # Without nokaslr, the kernel takes its 32 MB from a random NUMA node. Without no_timer_check, it stops where the
+    # emulated timer is late, as on a busy machine.
     yield (
-        "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off nokaslr "
+        "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check "
         f"softlockup_panic=1 watchdog_thresh={LOCKUP_THRESHOLD}"
     )
     yield from ("-no-reboot", "-serial", "stdio", "-monitor", "none", "-nodefaults", "-display", "none")

@@ -87,6 +87,15 @@ class ScheduleReplicas:
             command = [sys.executable, *self.program, "schedule", *words]
             self.running.append(Replica(port, webhook, subprocess.Popen(command, stdout=log, stderr=log)))
 
+    def replace_ended(self) -> None:
+        """Start others for processes that have ended because another one had taken their port meanwhile."""
+        for replica in [replica for replica in self.running if replica.process.poll() is not None]:
+            log = self.plane.log("alignup-schedule", 1000)
+            if "Address already in use" not in log:
+                raise AssertionError(f"a replica has ended:\n{log}")
+            self.running.remove(replica)
+            self.start()
+
     def leader(self) -> Replica | None:
         return next((replica for replica in self.running if replica.is_ready()), None)
 
@@ -137,9 +146,16 @@ def extender_replicas(plane: ControlPlane, *, count: int, options: tuple[str, ..
 
 
 @contextmanager
-def gate_controllers(plane: ControlPlane, *, count: int) -> Iterator[ScheduleReplicas]:
-    """Run *count* gate controllers without webhook: pods have the gate from their manifests."""
-    replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True, webhook=False)
+def gate_controllers(
+    plane: ControlPlane, *, count: int, options: tuple[str, ...] = (), access: Path | None = None
+) -> Iterator[ScheduleReplicas]:
+    """Run *count* gate controllers without webhook: pods have the gate from their manifests.
+
+    *access* is a kubeconfig; ``None``: that of the administrator.
+    """
+    replicas = ScheduleReplicas(
+        plane, leader_election=count > 1, gate=True, webhook=False, options=options, access=access
+    )
     with ExitStack() as stack:
         stack.callback(replicas.close)
         for _ in range(count):
@@ -150,12 +166,14 @@ def gate_controllers(plane: ControlPlane, *, count: int) -> Iterator[ScheduleRep
 
 
 @contextmanager
-def gate_replicas(plane: ControlPlane, api: Api, *, count: int) -> Iterator[ScheduleReplicas]:
-    """Run *count* gate controllers with their webhook; the scheduler is unmodified, and all new pods get the gate.
+def gate_replicas(
+    plane: ControlPlane, api: Api, *, count: int, options: tuple[str, ...] = ()
+) -> Iterator[ScheduleReplicas]:
+    """Run *count* gate controllers with *options* and their webhook; all new pods get the gate.
 
-    The endpoint of the webhook's Service is this machine.
+    The scheduler is unmodified. The endpoint of the webhook's Service is this machine.
     """
-    replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True)
+    replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True, options=options)
     with ExitStack() as stack:
         stack.callback(replicas.close)
         port = stack.enter_context(forwarder(lambda: next((replica.webhook for replica in replicas.running), None)))

@@ -56,7 +56,7 @@ def plugins(bed: ClusterBed) -> None:
 
 @pytest.fixture(scope="module")
 def results(bed: ClusterBed) -> Iterator[dict[str, dict[str, PodCounts]]]:  # noqa: ARG001 - for each cluster
-    """Scheduler → workload → what became of its pods; printed as the table of docs/cluster.md."""
+    """Scheduler → workload → what became of its pods; printed as the table of docs/cluster-operation.md."""
     counts: dict[str, dict[str, PodCounts]] = {}
     yield counts
     print(f"\n| workload | {' | '.join(counts)} |\n|---{'|---' * len(counts)}|")

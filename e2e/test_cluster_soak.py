@@ -56,6 +56,8 @@ async def running(
         stack.callback(replicas.close)
         for _ in range(count):
             replicas.start()
+        replacing = asyncio.create_task(_replace_ended(replicas))
+        stack.callback(replacing.cancel)
         await asyncio.to_thread(replicas.wait_leader)
 
         def port() -> int | None:
@@ -129,6 +131,12 @@ async def test_churn_wrong_clocks_and_disturbed_watches_reject_no_pod_and_take_n
     check_memory(memory, seconds)
     assert names > NODES
     assert faults.done["repeated"]
+
+
+async def _replace_ended(replicas: ScheduleReplicas) -> None:
+    while True:
+        await asyncio.sleep(0.5)
+        replicas.replace_ended()
 
 
 async def _shift_clock(file: Path, seconds: float) -> None:

@@ -29,6 +29,7 @@ WEBHOOK = f"{ADMISSION}/mutatingwebhookconfigurations/alignup-gate"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SYSTEM = "/api/v1/namespaces/alignup"
 INSTRUCTIONS = "/apis/alignup.dev/v1alpha1/steeringinstructions"
+PLANS = "/apis/alignup.dev/v1alpha1/plans"
 HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
 CHECKS = "/apis/kueue.x-k8s.io/v1beta2/admissionchecks"
@@ -65,6 +66,12 @@ HOOK = {
     "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}],
     "admissionReviewVersions": ["v1"],
     "sideEffects": "None",
+}
+PLAN = {
+    "apiVersion": "alignup.dev/v1alpha1",
+    "kind": "Plan",
+    "metadata": {"name": "plan"},
+    "spec": {"steps": [{"action": "Evict", "node": "a", "pod": {"namespace": "default", "name": "plain", "uid": "u"}}]},
 }
 POD = {"containers": [{"name": "a", "image": "b"}]}
 #: What no serving program may do; with most of it, one has the cluster, or other accounts.
@@ -111,6 +118,9 @@ NEVER = {
     "label a namespace": Write("PATCH", "/api/v1/namespaces/default", {"metadata": {"labels": {"x": "y"}}}),
     "write a HostState of another node": apply(f"{HOST_STATES}/b", "HostState"),
     "create a SteeringInstruction of another node": create(INSTRUCTIONS, metadata=named("c")),
+    "create a Plan": create(PLANS, **PLAN),
+    "change a Plan": Write("PATCH", f"{PLANS}/plan", {"spec": {"paused": True}}),
+    "write the status of a Plan": Write("PATCH", f"{PLANS}/plan/status", {"status": {"phase": "Running"}}),
     "report for another node": Write("PATCH", f"{INSTRUCTIONS}/b/status", {"status": {"phase": "Ready"}}),
 }
 #: Account → what it may not do beside that.
@@ -200,6 +210,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
             made.request("POST", INSTRUCTIONS, _instruction(name))
         for name, gates in (("plain", []), ("other", []), ("gated", [{"name": "alignup.dev/placement"}])):
             made.request("POST", PODS, {"metadata": {"name": name}, "spec": {**POD, "schedulingGates": gates}})
+        until("plans are served", lambda: made.get(PLANS) is not None)
+        made.request("POST", PLANS, PLAN)
         for name in ("alignup-webhook", "other"):
             made.request("POST", f"{SYSTEM}/secrets", {"metadata": {"name": name}})
         other = {"metadata": {"name": "other"}, "webhooks": []}
@@ -257,6 +269,36 @@ def test_its_account_can_do_its_work(api: Api, token: Callable[[str], str], acco
     statuses = {name: send(api, write, token(account)) for name, write in CAN[account].items()}
 
     assert {name: status for name, status in statuses.items() if status != 200} == {}
+
+
+def test_a_service_that_carries_out_plans_can_evict_pods_and_create_no_plan(
+    api: Api, token: Callable[[str], str]
+) -> None:
+    api.request("POST", PODS, {"metadata": {"name": "planned"}, "spec": POD})
+    access = list(yaml.safe_load_all((KUBERNETES / "plans" / "access.yaml").read_text("utf-8")))
+    paths = [f"{RBAC}/{document['kind'].lower()}s" for document in access]
+    for path, document in zip(paths, access, strict=True):
+        api.request("POST", path, document)
+    stolen = token("alignup-schedule")
+    can = {
+        "list plans": Write("GET", PLANS),
+        "write the status of a Plan": NEVER["write the status of a Plan"],
+        "evict a pod": create(f"{PODS}/planned/eviction", metadata=named("planned")),
+        "list volumes": Write("GET", "/api/v1/persistentvolumes"),
+        "list Jobs": Write("GET", "/apis/batch/v1/jobs"),
+    }
+    evictions = {"evict a pod", "write the status of a Plan"}
+    cannot = {name: write for name, write in (NEVER | ALSO["alignup-schedule"]).items() if name not in evictions}
+    try:
+        until("the role is in force", lambda: send(api, can["list plans"], stolen) == 200)
+        allowed = {name: send(api, write, stolen) for name, write in can.items()}
+        refused = {name: send(api, write, stolen) for name, write in cannot.items()}
+    finally:
+        for path in paths:
+            api.request("DELETE", f"{path}/alignup-plans")
+        until("the role is gone", lambda: send(api, can["list plans"], stolen) == FORBIDDEN)
+    assert {name: status for name, status in allowed.items() if status >= 300} == {}
+    assert {name: status for name, status in refused.items() if status != FORBIDDEN} == {}
 
 
 @pytest.mark.skipif(not KUEUE.is_dir(), reason="set ALIGNUP_KUEUE_CRDS to the directory of Kueue's definitions")

@@ -52,7 +52,9 @@ def main() -> None:
         print_next_steps(root)
         print("\nThe web page of this node, with a link that is valid once (another: alignup web):")
         print(f"  {client.post('/v1/sign-in-links')['url']}", flush=True)
-        if not os.environ.get("ONCE"):
+        if os.environ.get("ONCE"):
+            print("\nONCE=1 ends the agent now: the next steps need 'make run' without it.", flush=True)
+        else:
             wait_for_stop_signal()
 
 

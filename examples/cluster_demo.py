@@ -2,7 +2,7 @@
 
     python examples/cluster_demo.py --kubeconfig cluster.config
 
-It runs until it is interrupted. ``docs/cluster.md`` shows what to do with it.
+It runs until it is interrupted. ``docs/cluster-why.md`` shows what to do with it.
 """
 
 import argparse

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from alignup import garbage_collection
 from tests.conformance.harness import OWN_VECTORS, TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
 from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
 from tests.short_paths import make_long_root, short_directory
 from tests.time_limits import save_stderr, start_limit
+from tests.virtual_clock import VIRTUAL_CLOCK
 
 settings.register_profile(
     "alignup",
@@ -35,6 +38,22 @@ settings.load_profile("alignup")
 # A socket below pytest's directory fails for everyone, not only for users with long names: it belongs in short_path.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_long_root()))
 os.environ["ALIGNUP_CLAIMS_DIR"] = ""  # tests in other processes must not claim our CPUs
+
+# With rich installed, structlog prints the variables of every frame: up to a second for one error that is logged.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
+
+def _keep_collection() -> None:
+    """Leave the garbage collection of this process as it is: hundreds of services start in it, and end."""
+
+
+garbage_collection.set_for_service = _keep_collection
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Asynchronous tests do not wait; those with gRPC, which has threads of its own, have another (grpc_fixtures)."""
+    return VIRTUAL_CLOCK
 
 
 @pytest.fixture

@@ -13,12 +13,14 @@ _EAGER_TURNS = 20  #: of the event loop: most conditions are true after a few
 
 
 async def until(condition: Callable[[], object], *, seconds: float = SECONDS) -> None:
-    """Let other tasks run until *condition* is true."""
-    async with asyncio.timeout(seconds):
-        turns = 0
-        while not condition():
-            await asyncio.sleep(0 if turns < _EAGER_TURNS else 0.005)
-            turns += 1
+    """Let other tasks run until *condition* is true; the limit is of real time."""
+    deadline = time.monotonic() + seconds
+    turns = 0
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+        await asyncio.sleep(0 if turns < _EAGER_TURNS else 0.005)
+        turns += 1
 
 
 def wait_for(

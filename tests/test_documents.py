@@ -256,3 +256,49 @@ def test_contributing_names_arguments_that_exist():
     (call,) = (span for span in SPAN.findall(CONTRIBUTING) if span.startswith("Host("))
 
     assert set(re.findall(r"(\w+)=", call)) <= inspect.signature(Host).parameters.keys()
+
+
+MAX_WORDS = 30  #: of a sentence
+MAX_LINES = 250  #: of a page
+EXEMPT = {"reasons.md", "plan.md"}  #: generated, and still to be rewritten
+PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.name not in EXEMPT]
+FENCED_ANY = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+
+
+def long_sentences(text: str) -> list[str]:
+    """Return the sentences of prose with too many words. A span of code is a word; tables and code are not prose."""
+    prose = FENCED_ANY.sub("\n", text)
+    sentences = (
+        sentence
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[*+-]|\d+\.|\||#)\s?)", prose)
+        if not paragraph.lstrip("\n").startswith(("|", "#", "    "))
+        for sentence in re.split(r"(?<=[.!?])[\")*]*\s+", LINK.sub(r"\1", SPAN.sub("code", paragraph)))
+    )
+    return [" ".join(sentence.split()) for sentence in sentences if len(re.findall(r"\S*\w\S*", sentence)) > MAX_WORDS]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_and_sentences_are_short(path):
+    text = path.read_text("utf-8")
+
+    assert long_sentences(text) == []
+    assert text.count("\n") <= MAX_LINES
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("word " * 30 + "\n", 0, id="as long as may be"),
+        pytest.param("word " * 31 + "\n", 1, id="too long"),
+        pytest.param("word " * 20 + "end. " + "word " * 20, 0, id="two sentences"),
+        pytest.param("* " + "word " * 20 + "\n* " + "word " * 20, 0, id="two items"),
+        pytest.param("word " * 20 + "\n" + "word " * 20, 1, id="on two lines"),
+        pytest.param("word " * 29 + "`alignup why -f FILE`\n", 0, id="code is one word"),
+        pytest.param("word " * 29 + "[one two](there.md)", 1, id="a link has its words"),
+        pytest.param("| " + "word " * 40 + "|\n", 0, id="a table"),
+        pytest.param("```text\n" + "word " * 40 + "\n```\n", 0, id="a block"),
+    ],
+)
+def test_long_sentences_are_found(text, expected):
+    assert len(long_sentences(text)) == expected

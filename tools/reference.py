@@ -159,7 +159,7 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
 async def schedule_service() -> ScheduleService:
     """Make a service with a gate that is not run."""
     async with ApiClient(Access(server="http://127.0.0.1")) as client:
-        service = ScheduleService(client)
+        service = ScheduleService(client, plans=True)
         with add_gate(service, GateServiceOptions()):
             return service
 

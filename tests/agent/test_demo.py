@@ -28,6 +28,7 @@ def test_the_demo_places_pods_and_ends_with_once():
     assert re.search(r"^ml/trainer-0 +admitted ", run.stdout, re.MULTILINE)
     assert "variables for ml/trainer-0: GPU_DEVICES=gpu-0 NIC_DEVICES=nic-0" in run.stdout
     assert "export ALIGNUP_AGENT=unix:" in run.stdout
+    assert run.stdout.splitlines()[-1] == "ONCE=1 ends the agent now: the next steps need 'make run' without it."
 
 
 @pytest.mark.parametrize(

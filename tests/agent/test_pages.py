@@ -277,6 +277,25 @@ async def test_without_a_web_address_there_are_no_links():
         assert (response.status_code, "no web address" in response.json()["detail"]) == (404, True)
 
 
+async def test_a_pod_is_one_file_for_a_ticket():
+    agent = await busy_agent()
+    async with client_of(agent) as client:
+        for name, verdict in (("small", "is admitted"), ("large", "is rejected: TopologyAffinityError")):
+            page = (await client.get(f"/pods/default-{name}")).text
+            (link,) = re.findall(r'<a href="([^"]+)">One file for a ticket</a>', page)
+            response = await client.get(link)
+
+            assert response.headers["content-disposition"] == f'attachment; filename="default-{name}.html"'
+            assert "sandbox" in response.headers["content-security-policy"]
+            assert f"<h1>Pod default/{name} {verdict} (" in response.text
+            assert "<script" not in response.text
+            assert response.text.count("<svg") == 1
+        assert "What would admit it" in response.text
+        assert 'href="/pods/default-large/file"' in (await client.get("/decisions/2")).text
+        assert len(agent.queue.state.shown_host().ledger.pods) == 1
+        assert (await client.get("/pods/nobody/file")).status_code == 404
+
+
 def test_links_and_sessions_expire():
     now = [0.0]
     sessions = Sessions(now=lambda: now[0])

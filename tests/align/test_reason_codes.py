@@ -3,7 +3,9 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -36,23 +38,51 @@ CARRIERS = {
 IN_DOCTOR_ONLY = ("error", "warning", "note")
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        if path != LIST and not {"wire", "testing"} & set(path.parts):
-            yield path, ast.parse(path.read_text("utf-8"))
+class Source(NamedTuple):
+    """What a module has that can emit a code: most of its tree is not kept."""
+
+    path: Path
+    calls: list[ast.Call]
+    names: set[str]  #: of the list, which are imported and used, or attributes of its module
+    texts: set[object]
 
 
-def emitted_codes(path: Path, tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+@cache
+def modules() -> list[Source]:
+    paths = [path for path in sorted(SOURCE.rglob("*.py")) if not {"wire", "testing"} & set(path.parts)]
+    return [read(path) for path in paths if path != LIST]
+
+
+def read(path: Path) -> Source:
+    calls: list[ast.Call] = []
+    imported: set[str] = set()
+    names: set[str] = set()
+    attributes: set[str] = set()
+    texts: set[object] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in CARRIERS:
+                calls.append(node)
+            case ast.Name(id=name) if name in NAMES:
+                names.add(name)
+            case ast.Attribute(value=ast.Name(id="reason_codes"), attr=name):
+                attributes.add(name)
+            case ast.ImportFrom(module="alignup.align.reason_codes", names=aliases):
+                imported |= {alias.name for alias in aliases}
+            case ast.Constant(value=str(text)):
+                texts.add(text)
+    return Source(path, calls, names & imported | attributes, texts)
+
+
+def emitted_codes(path: Path, calls: list[ast.Call]) -> Iterator[tuple[str, ast.expr]]:
     """Yield where a code is, and the expression for it."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in calls:
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         in_doctor = "doctor" in path.parts
-        if name == "note" and not in_doctor and getattr(node.func, "attr", "") == "note":  # PodEvents.note
+        if name == "note" and not in_doctor and getattr(node.func, "attr", "") == "note":  # ObjectEvents.note
             yield f"{path}:{node.lineno}", node.args[1]
             continue
-        if name not in CARRIERS or (name in IN_DOCTOR_ONLY and (not in_doctor or not isinstance(node.func, ast.Name))):
+        if name in IN_DOCTOR_ONLY and (not in_doctor or not isinstance(node.func, ast.Name)):
             continue
         position, keyword = CARRIERS[name]
         by_keyword = [argument.value for argument in node.keywords if argument.arg == keyword]
@@ -63,50 +93,30 @@ def emitted_codes(path: Path, tree: ast.Module) -> Iterator[tuple[str, ast.expr]
 
 def test_no_code_is_written_where_it_is_emitted():
     """A code that is not a name, or an attribute that had one before, could be missing in the list."""
-    sites = [site for path, tree in modules() for site in emitted_codes(path, tree)]
+    sites = [site for source in modules() for site in emitted_codes(source.path, source.calls)]
 
     assert [place for place, code in sites if isinstance(code, ast.Constant | ast.JoinedStr)] == []
     assert len(sites) > 60
 
 
 def test_every_finding_of_doctor_has_a_code():
-    for path, tree in modules():
-        if "doctor" in path.parts:
+    for source in modules():
+        if "doctor" in source.path.parts:
             calls = [
-                node.lineno
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IN_DOCTOR_ONLY
+                call for call in source.calls if isinstance(call.func, ast.Name) and call.func.id in IN_DOCTOR_ONLY
             ]
-            assert len(calls) == len(list(emitted_codes(path, tree))), path
+            assert len(calls) == len(list(emitted_codes(source.path, calls))), source.path
 
 
 def test_every_listed_code_is_emitted():
-    used = set()
-    for _, tree in modules():
-        imported = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == "alignup.align.reason_codes":
-                imported |= {alias.name for alias in node.names}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id in imported:
-                used.add(node.id)
-            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "reason_codes":
-                used.add(node.attr)
-
-    assert set(NAMES) - used == set()
+    assert set(NAMES) - set[str]().union(*(source.names for source in modules())) == set()
     assert set(NAMES.values()) == set(REASON_CODES)
 
 
 def test_codes_are_spelled_in_the_list_only():
     spelled = {code for code in REASON_CODES if len(re.findall("[A-Z]+[a-z]+", code)) > 1}
-    literals = [
-        (str(path), node.value)
-        for path, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and node.value in spelled
-    ]
 
-    assert literals == []
+    assert {str(source.path): source.texts & spelled for source in modules() if source.texts & spelled} == {}
 
 
 @pytest.mark.parametrize("code", sorted(REASON_CODES))

@@ -562,18 +562,21 @@ def test_nodes_fit_eighty_columns(length, monkeypatch):
     assert {"NODE", "POLICY", "LARGEST"} <= {word for line in lines[:3] for word in line.split()}
 
 
-def test_a_node_that_does_not_meet_a_demand_is_explained(ask, tmp_path):
+@pytest.mark.parametrize("of_cluster", [False, True])
+def test_a_node_that_does_not_meet_a_demand_is_explained(ask, tmp_path, server, of_cluster):
     """The kubelet aligns each container; the pod wants all of them on one NUMA node."""
     manifest = tmp_path / "pod.yaml"
-    containers = [
-        {"name": name, "resources": {"limits": {"cpu": "3", "memory": "1Gi"}}} for name in ("first", "second")
-    ]
+    amounts = {"cpu": "3", "memory": "1Gi"}
+    resources = {"requests": amounts, "limits": amounts}
+    containers = [{"name": name, "resources": resources} for name in ("first", "second")]
     annotations = {"topology.alignup.dev/policy": "single-numa-node", "topology.alignup.dev/scope": "pod"}
     metadata = {"name": "both", "annotations": annotations}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
     manifest.write_text(json.dumps(document))
+    stored = {"metadata": {**metadata, "namespace": "default", "uid": "both"}, "status": {"phase": "Pending"}}
+    server.put(document | stored)
 
-    run = ask("why", "-f", manifest)
+    run = ask("why", "both") if of_cluster else ask("why", "-f", manifest)
 
     assert run.returncode == 1
     text = " ".join(run.stdout.split())

@@ -65,10 +65,10 @@ class PlannedCluster:
             plan,
         )
 
-    def budget(self, allowed: int, **labels: str) -> None:
+    def budget(self, allowed: int, *, observed: int = 1, **labels: str) -> None:
         metadata = {"name": f"budget-{allowed}-{'-'.join(labels)}", "namespace": "default"}
         spec = {"selector": {"matchLabels": labels}}
-        status = {"disruptionsAllowed": allowed}
+        status = {"disruptionsAllowed": allowed, "observedGeneration": observed}
         kind = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
         self.server.put({**kind, "metadata": metadata, "spec": spec, "status": status})
 
@@ -176,6 +176,28 @@ def test_local_volumes_can_be_allowed_and_remote_ones_do_not_matter(cluster):
     assert cluster.plan()[0] == 0
 
 
+def test_a_directory_in_memory_is_no_local_volume(cluster):
+    cluster.pods["y"]["spec"]["volumes"] = [
+        {"name": "v", "emptyDir": {"medium": "Memory"}},
+        {"name": "w", "emptyDir": {"medium": "HugePages-2Mi"}},
+    ]
+
+    assert cluster.plan()[0] == 0
+
+
+@pytest.mark.parametrize(("zone", "code"), [("a", 1), ("b", 0)])
+def test_a_pod_moves_only_where_its_volumes_are(cluster, zone, code):
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [zone]}]}]
+    spec = {"csi": {"driver": "x"}, "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}
+    cluster.server.put({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"}, "spec": spec})
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {"volumeName": "disk"}}
+    cluster.server.put({**claim, "metadata": {"name": "data", "namespace": "default"}})
+    cluster.pods["x"]["metadata"]["ownerReferences"] = []
+    cluster.pods["y"]["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+
+    assert cluster.plan()[0] == code
+
+
 def test_volumes_that_may_not_be_read_protect_their_pods(cluster):
     cluster.pods["y"]["spec"]["volumes"] = [{"name": "w", "persistentVolumeClaim": {"claimName": "far"}}]
     forbidden = ApiFault(status=403, reason="Forbidden", message="persistentvolumes is forbidden", times=None)
@@ -190,6 +212,15 @@ def test_volumes_that_may_not_be_read_protect_their_pods(cluster):
 
 def test_budgets_forbid_an_eviction(cluster):
     cluster.budget(0, app="y")
+    assert cluster.plan()[0] == 1
+
+
+def test_a_budget_whose_status_is_outdated_forbids_evictions(cluster):
+    """As the API server does."""
+    cluster.budget(1, app="y", observed=1)
+    assert cluster.plan()[0] == 0
+
+    cluster.budget(1, app="y", observed=0)
     assert cluster.plan()[0] == 1
 
 

@@ -103,19 +103,12 @@ def test_feature_gates_are_those_of_the_release(manifest):
     assert "Remove MemoryManager: Kubernetes 1.36 has no such feature gate." in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("version", "note"),
-    [
-        ("1.99", "Kubernetes 1.99 is not known: the answers are those of 1.38"),
-        ("1.38", "Kubernetes 1.38 is not released; known up to alpha.2, 2026-10-07"),
-    ],
-)
-def test_an_unknown_release_is_answered_with_a_note(manifest, version, note):
-    run = in_process("why", "-f", manifest(pod(cpu="1")), *SMALL, "--kubernetes-version", version, "-o", "json")
+def test_an_unknown_release_is_answered_with_a_note(manifest):
+    run = in_process("why", "-f", manifest(pod(cpu="1")), *SMALL, "--kubernetes-version", "1.99", "-o", "json")
 
     assert run.returncode == 0
     assert json.loads(run.stdout)["kubernetes"] == "1.38"
-    assert note in run.stderr
+    assert "Kubernetes 1.99 is not known: the answers are those of 1.38" in run.stderr
 
 
 @pytest.mark.parametrize("output", ["text", "json", "yaml"])
@@ -140,13 +133,6 @@ def test_only_pods_that_run_can_be_resized(manifest):
 
     assert run.returncode == 2
     assert "pod default/p does not run on the node" in run.stderr
-
-
-def test_a_version_that_is_none_is_refused(manifest):
-    run = in_process("why", "-f", manifest(pod(cpu="1")), *SMALL, "--kubernetes-version", "latest")
-
-    assert run.returncode == 2
-    assert '"latest" is not a version of Kubernetes; write 1.35 or v1.35.8' in run.stderr
 
 
 @pytest.mark.parametrize(
@@ -258,16 +244,6 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable(manifest, options, cod
     assert answer["code"] == ("NotSchedulable" if code else "")
 
 
-@pytest.mark.parametrize("gates", [(), ("--set", "featureGates.PodLevelResourceManagers=true")])
-def test_pod_level_resources_need_a_feature_gate(manifest, gates):
-    whole = json.loads(pod())
-    whole["spec"]["resources"] = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}}
-
-    run = in_process("why", "-f", manifest(json.dumps(whole)), *SMALL, *STATIC, *gates)
-
-    assert ("without feature gate PodLevelResourceManagers" in run.stderr) is not bool(gates)
-
-
 WHOLE = ("--set", "featureGates.PodLevelResourceManagers=true")
 
 
@@ -324,21 +300,14 @@ def test_other_kinds_are_skipped_with_a_note(manifest):
 BAD = {
     "an empty file": ((), "", "is empty"),
     "invalid YAML": ((), "a: [", "flow"),
-    "an invalid quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: not a quantity; write"),
-    "an unknown policy": (("--set", "topologyManagerPolicy=strict"), pod(), "topologyManagerPolicy"),
-    "an unknown feature gate": (("--set", "featureGates.Nonsense=true"), pod(), "unrecognized feature gate: Nonsense"),
-    "an unknown field": (("--set", "topologyPolicy=none"), pod(), "did you mean topologyManagerPolicy?"),
     "an unknown nested field": (("--set", "authentication.webook=1"), pod(), 'unknown field "authentication.webook"'),
     "an override without a value": (("--set", "topologyManagerPolicy"), pod(), "use an override like"),
-    "a configuration that does not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
     "a missing configuration file": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
     "a missing state directory": (("--kubelet-dir", "nowhere"), pod(), "nowhere: no such directory"),
     "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --kubelet-dir"),
-    "an invalid device resource": (("--devices", "gpu=1"), pod(), "is not a valid device resource"),
     "a missing machine file": (("--machine", "nowhere.xml"), pod(), "nowhere.xml does not exist"),
     "an invalid search time": (("--search", "nan"), pod(), "--search: 'nan' is not a valid number"),
     "a directory without state": (("--kubelet-dir", "."), pod(), "none of the kubelet's state files exists"),
-    "an unknown workload": (("--pod", "q"), pod(), "workload 'q' not found; "),
 }
 
 
@@ -394,25 +363,13 @@ def test_the_advice_fits_the_error(manifest, arguments, advice):
     assert "defaulting_panic" not in run.stderr
 
 
-@pytest.mark.parametrize(
-    "bomb",
-    [
-        pytest.param(
-            "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
-            + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)),
-            id="a billion laughs",
-        ),
-        pytest.param("- x\n" * 2_600_000, id="ten megabytes of list"),
-        pytest.param("[" * 10_000_000, id="ten megabytes of brackets"),
-        pytest.param("a: '" + "x" * 40_000_000 + "'", id="forty megabytes of text"),
-    ],
-)
-def test_documents_that_are_too_large_are_rejected(manifest, bomb):
-    run = in_process("why", "-f", manifest(bomb), *SMALL)
+def test_documents_that_are_too_large_are_rejected(manifest):
+    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x,x]", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
 
-    assert run.returncode == 2
-    assert run.stderr.startswith("alignup: ")
-    assert any(word in run.stderr for word in ("more than", "larger", "longer", "deep"))
+    run = in_process("why", "-f", manifest("\n".join(lines)), *SMALL)
+
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "more than" in run.stderr
 
 
 def test_a_closed_pipe_ends_quietly():
@@ -586,16 +543,6 @@ class TestClaims:
         assert "takes more than 1 s or 128 MB, which only the scheduler computes" in errors
         assert megabytes < 300
 
-    def test_a_numa_node_that_does_not_exist_is_noted(self, manifest):
-        slices = manifest(
-            (CLAIMS / "gpus.yaml").read_text().replace("numaNode: {int: 1}", "numaNode: {int: 7}"), "s.yaml"
-        )
-
-        run = in_process("why", "-f", CLAIMS / "trainer.yaml", "-f", slices, *WITH_GPUS)
-
-        assert "note: this machine does not have NUMA node 7 of device gpu.example.com/node-a/gpu-2, " in run.stderr
-        assert "the NUMA node of the device of claim gpu is not known" in " ".join(run.stdout.split())
-
     def test_slices_of_several_nodes_are_refused(self, manifest):
         other = manifest((CLAIMS / "gpus.yaml").read_text().replace("node-a", "node-b"), "b.yaml")
 
@@ -729,8 +676,16 @@ class TestKustomizations:
         assert run.returncode == 0
         assert "Pod default/web is admitted" in run.stdout
 
-    def test_what_kubectl_reports_is_shown(self, tmp_path):
-        env = self.kubectl(tmp_path, "echo 'no such overlay' >&2; exit 1")
+    @pytest.mark.parametrize(
+        "error",
+        [
+            "no such overlay",
+            "error: no such overlay",
+            'E1118 19:20:44.098178    1560 run.go:72] "command failed" err="no such overlay"',
+        ],
+    )
+    def test_what_kubectl_reports_is_shown(self, tmp_path, error):
+        env = self.kubectl(tmp_path, f"echo '{error}' >&2; exit 1")
         run = in_process("why", "-k", "overlay", "--machine", "pu:4", env=env)
 
         assert (run.returncode, run.stderr.splitlines()) == (

@@ -16,6 +16,7 @@ SCHEDULE = KUBERNETES / "schedule"  #: of the gate controller
 SCHEDULER = KUBERNETES / "scheduler"  #: of a second scheduler
 NRI_ASSIST, NRI_DECIDE = KUBERNETES / "nri-assist", KUBERNETES / "nri-decide"  #: of the NRI plugin, in either mode
 STEER = KUBERNETES / "steer"  #: a component that changes the first, and has objects of its own
+PLANS = KUBERNETES / "plans"  #: a component that lets the gate controller carry out plans
 
 Manifest = dict[str, Any]
 

@@ -17,6 +17,7 @@ from tests.deploy.manifests import (
     KUBERNETES,
     NRI_ASSIST,
     NRI_DECIDE,
+    PLANS,
     SCHEDULE,
     SCHEDULER,
     STEER,
@@ -59,6 +60,7 @@ CHANGED: dict[str, Any] = {
         "warnings": True,
         "kueue": True,
         "kueueCheck": "numa",
+        "plans": True,
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
     },
     "scheduler": {
@@ -217,6 +219,54 @@ def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
     assert ["pods/eviction"] not in granted
 
 
+@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
+@pytest.mark.parametrize("certificates", ["job", "cert-manager"])
+def test_the_component_of_plans_makes_the_objects_of_the_chart(tmp_path, certificates):
+    place = Path(os.path.relpath(KUBERNETES, tmp_path))
+    components = ["plans", *(["cert-manager"] if certificates == "cert-manager" else [])]
+    kustomization = {
+        "resources": [str(place), str(place / "schedule")],
+        "components": [str(place / name) for name in reversed(components)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
+    words = [KUBECTL or "", "kustomize", tmp_path]
+    built = by_name(read_documents(subprocess.run(words, check=True, capture_output=True, text=True).stdout))  # noqa: S603
+    del built["Namespace /alignup"]
+
+    values = {"schedule": {"enabled": True, "plans": True, "certificates": certificates}}
+    assert built == by_name(map(without_hook, render_chart(values)))
+
+
+def test_only_a_service_that_carries_out_plans_may_evict_their_pods():
+    (role, binding) = read_documents((PLANS / "access.yaml").read_text("utf-8"))
+    objects = render_chart({"schedule": {"enabled": True, "plans": True}})
+    added = [item for item in objects if item["metadata"]["name"] == "alignup-plans" and "roleRef" in item]
+    (deployment,) = (item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "alignup-schedule")
+    without = render_chart(ALL)
+    granted = {
+        resource
+        for item in of_kind(without, "ClusterRole", "Role")
+        for rule in item["rules"]
+        for resource in rule["resources"]
+    }
+
+    assert role in objects
+    assert added == [binding]
+    assert "--plans" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert not granted & {"pods/eviction", "plans", "plans/status"}
+
+
+@pytest.mark.parametrize("values", [{}, ALL, {"schedule": {"enabled": True, "plans": True}}])
+def test_the_creator_of_a_plan_is_checked_even_before_plans_are_carried_out(values):
+    """A plan could be older than the service."""
+    names = {
+        item["metadata"]["name"]
+        for item in of_kind(render_chart(values), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    }
+
+    assert "alignup-plans" in names
+
+
 def test_only_steering_can_write_to_a_directory_of_the_kubelet():
     objects = render_chart({**ALL, "observe": {"steer": True}})
     daemon_set = by_name(objects)["DaemonSet alignup/alignup-observer"]
@@ -294,7 +344,7 @@ def test_values_change_the_observer():
     assert not of_kind(objects, "PriorityClass")
     policies = of_kind(objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     assert {policy["metadata"]["name"] for policy in policies} == {
-        *("alignup-annotations", "alignup-gate", "alignup-kueue")
+        *("alignup-annotations", "alignup-gate", "alignup-kueue", "alignup-plans")
     }
     ports = [
         [port["port"] for port in policy["spec"]["egress"][0]["ports"]] for policy in of_kind(objects, "NetworkPolicy")

@@ -11,10 +11,13 @@ import trustme
 
 from alignup.align.policy_overrides import PolicyOverrides
 from alignup.kubernetes.api import Access, ApiClient
+from alignup.kubernetes.manifests.disruption import EvictionRules
 from alignup.nri.decide_service import DecideOptions
 from alignup.nri.decide_service import decide as nri_decide
 from alignup.nri.service import NriOptions
 from alignup.observe.service import observe
+from alignup.schedule.cluster_plan import JOBS, VOLUME_CLAIMS, VOLUMES
+from alignup.schedule.disruption_budgets import POD_DISRUPTION_BUDGETS
 from alignup.schedule.gate.authority_installation import (
     WARNING_CONFIGURATIONS,
     WEBHOOK_CONFIGURATIONS,
@@ -31,6 +34,7 @@ from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
     NRI_DECIDE,
+    PLANS,
     SCHEDULE,
     SCHEDULER,
     STEER,
@@ -40,7 +44,7 @@ from tests.deploy.manifests import (
     read_kustomization,
 )
 from tests.deploy.permissions import granted, used
-from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
+from tests.kubernetes.api.conftest import client, follow, server, timing
 from tests.nri.runtime import ScriptedRuntime
 from tests.observe.api_objects import SERVED, SLICES, api_pod, node, served
 from tests.observe.observed_machine import observe_once
@@ -51,10 +55,11 @@ from tests.schedule.gate.conftest import cluster
 from tests.schedule.gate.test_authority_installation import SECRET, configuration, warning_configuration
 from tests.schedule.gate.test_authority_installation import secret as webhook_secret
 from tests.schedule.nodes import SimulatedNodes
+from tests.schedule.plan_cluster import PlanCluster
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 from tests.short_paths import short_directory
 
-__all__ = ["anyio_backend", "client", "cluster", "follow", "http", "server", "service", "timing"]
+__all__ = ["client", "cluster", "follow", "http", "server", "service", "timing"]
 
 pytestmark = pytest.mark.anyio
 
@@ -173,6 +178,14 @@ async def test_steering_has_the_permissions_that_it_uses():
     assert granted(roles["ClusterRole /alignup-observer-steer"]) == used([new, old])
 
 
+async def search_for_moves(server, service, name):
+    """Let the service look for moves for a pod, as for its page and its events."""
+    for resource in (POD_DISRUPTION_BUDGETS, JOBS, VOLUME_CLAIMS, VOLUMES):
+        server.serve(served(resource))
+    await until(lambda: service.live.find_pod("default", name) is not None)
+    await service.searches.plan(service.live.find_pod("default", name), EvictionRules())
+
+
 async def test_the_gate_controller_has_the_permissions_that_it_uses(server, cluster, timing, follow):
     server.put(webhook_secret(secret_data(renew_authority(None, names=(), now=datetime.now(UTC)))))
     server.streamed_lists = False
@@ -187,6 +200,7 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
             await until(lambda: cluster.bound().get("wide") == "a")
             cluster.gate(pod("huge", cpu="5"))
             await until(cluster.events)
+            await search_for_moves(server, service, "huge")
             running.cancel()
             await asyncio.wait([running])  # the lease is given up
 
@@ -195,6 +209,31 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     needed = used([server], AGENT)
     assert not needed & SELDOM
     assert granted(*roles) == needed | SELDOM
+
+
+async def test_a_service_that_carries_out_plans_has_the_permissions_that_it_uses(server, client, follow, timing):
+    server.streamed_lists = False
+    serve_pod_groups(server)
+    for resource in (JOBS, VOLUME_CLAIMS, VOLUMES, POD_DISRUPTION_BUDGETS):
+        server.serve(served(resource))
+    cluster = PlanCluster(server, client, gated=True)
+    follow(cluster.replace_pods())
+    follow(cluster.schedule())
+    lease = LeaseOptions(namespace="alignup", identity="one")
+    async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as agent:
+        service = ScheduleService(agent, lease=lease, plans=True, serves_extender=False)
+        with add_gate(service, GateServiceOptions()):
+            running = follow(service.run())
+            cluster.create_plan()
+            await until(lambda: cluster.plan().status.phase == "Succeeded")
+            running.cancel()
+            await asyncio.wait([running])
+
+    (role,) = of_kind(read_documents((PLANS / "access.yaml").read_text("utf-8")), "ClusterRole")
+    names = ("ClusterRole /alignup-schedule", "Role alignup/alignup-schedule", "ClusterRole /alignup-gate")
+    without = granted(*(OBJECTS[name] for name in names))
+    in_conflict = {("get", "alignup.dev", "plans")}  #: after a change of the object before its status is written
+    assert granted(role) == (used([server], AGENT) - without) | in_conflict
 
 
 async def test_the_installation_of_the_webhook_has_the_permissions_that_it_uses(server, client):
@@ -229,16 +268,19 @@ NAMED = {
     ("alignup-certificates", "secrets", "create"): None,  # names cannot be required
     ("alignup-certificates", "mutatingwebhookconfigurations", "patch"): ["alignup-gate"],
     ("alignup-certificates", "validatingwebhookconfigurations", "patch"): ["alignup-warnings"],
+    ("alignup-plans", "pods/eviction", "create"): None,  # of any namespace; only with schedule.plans
 }
 READING = {"get", "list", "watch"}
 
 
 def test_no_account_but_that_of_the_installation_may_write_what_gives_away_the_cluster():
-    component = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
+    components = [
+        manifest for path in (STEER, PLANS) for manifest in read_documents((path / "access.yaml").read_text("utf-8"))
+    ]
     kueue = read_kustomization(KUBERNETES / "kueue")
     writes = {
         (role["metadata"]["name"], resource, verb): rule.get("resourceNames")
-        for role in of_kind([*OBJECTS.values(), *component.values(), *kueue], "Role", "ClusterRole")
+        for role in of_kind([*OBJECTS.values(), *components, *kueue], "Role", "ClusterRole")
         for rule in role["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -289,5 +331,6 @@ async def test_the_extender_has_the_permissions_that_it_uses(server, nodes, http
     server.put(document)
     assert "node a is refused" in await bound(http, asked, "a")
     await until(lambda: server.objects("events"))
+    await search_for_moves(server, service, WIDE.name)
 
     assert granted(OBJECTS["ClusterRole /alignup-scheduler"]) == used([server]) | STEERING | {("patch", "", "events")}

@@ -1,10 +1,10 @@
 import pytest
 
 from alignup.schedule.live_cluster import LiveCluster
-from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
+from tests.kubernetes.api.conftest import client, follow, server, timing
 from tests.schedule.nodes import SimulatedNodes
 
-__all__ = ["anyio_backend", "client", "follow", "live", "nodes", "server", "timing"]
+__all__ = ["client", "follow", "live", "nodes", "server", "timing"]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from alignup.placement.cluster import Cluster, Confirmed
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import Cause, PodStage
+from alignup.placement.pod_demands import find_refusal
 from alignup.placement.verdict import DEFECT, UNSETTLED_DEVICES, WAITS_FOR_CONFIRMATION
 from tests.align.hosts import GPU, admit, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
@@ -29,7 +30,7 @@ def gang(*amounts: Mapping[str, str]) -> list[Pod]:
 
 
 def are_admitted(cluster: Cluster, host: str, pods: Sequence[Pod]) -> bool:
-    """Return whether a host admits pods in this order, whichever terminating pods end meanwhile.
+    """Return whether a host admits pods in this order, as they demand, whichever terminating pods end meanwhile.
 
     The kubelet may choose other devices than predicted; then the next pod that requests such devices has to wait.
     """
@@ -38,7 +39,10 @@ def are_admitted(cluster: Cluster, host: str, pods: Sequence[Pod]) -> bool:
     unsettled: set[str] = set()
     ledgers = list(record.states().ledgers)
     for pod in pods:
-        decisions = [record.model.at(ledger).decide_without_plugins(pod) for ledger in ledgers]
+        tried = [record.model.at(ledger) for ledger in ledgers]
+        decisions = [host.decide_without_plugins(pod) for host in tried]
+        if any(find_refusal(host, pod) for host in tried):
+            return False
         requested = {name for container in pod.all_containers for name in container.resources.requests}
         if not all(decision.admitted for decision in decisions) or unsettled & requested:
             return False

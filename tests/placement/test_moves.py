@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, count
+from itertools import combinations, count, permutations, product
 from typing import Any
 
+import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,8 @@ def test_a_pod_may_move_to_another_numa_node_of_its_host():
     assert plan.proved
 
 
-def test_moves_that_make_room_for_a_moved_pod_count():
+@pytest.mark.parametrize("first", [False, True])
+def test_moves_that_make_room_for_a_moved_pod_count(first):
     """Only ``b`` admits ``x``, after ``y`` has gone to ``c``."""
     hosts = {
         "a": host_with(make_pod("x-0", cpu="3"), make_pod("x", cpu="4")),
@@ -78,10 +80,11 @@ def test_moves_that_make_room_for_a_moved_pod_count():
     fixed = {"x-0", "y-0", "z"}
     pods = {uid: replace(pod, protected="fixed" if uid in fixed else "") for uid, pod in running(hosts).items()}
 
-    plan = cluster_of(**hosts).plan([PendingPod(make_pod("new", cpu="4"), ("a",))], MoveRules(pods=pods))
+    rules = MoveRules(pods=pods, first=first)
+    plan = cluster_of(**hosts).plan([PendingPod(make_pod("new", cpu="4"), ("a",))], rules)
 
     assert told(plan) == ["evict y b", "place y c", "evict x a", "place x b", "place new a"]
-    assert plan.proved
+    assert plan.proved is not first
 
 
 def test_without_a_new_place_only_preemptible_pods_are_evicted():
@@ -251,17 +254,26 @@ def can_place(hosts: dict[str, Host], pod: Pod, rest: Sequence[Pod]) -> Iterator
                 yield from can_place(copied, rest[0], rest[1:])
 
 
-def brute_force(hosts: dict[str, Host], pod: Pod, most: int) -> int | None:
-    """The fewest pods after whose end *pod* and then all of them again are admitted somewhere."""
+def brute_force(
+    hosts: dict[str, Host], pods: Sequence[Pod], most: int, group: frozenset[str] = frozenset()
+) -> int | None:
+    """The fewest pods after whose end *pods* and then all of them again are admitted somewhere, in any order.
+
+    Those of *group* end together or not at all.
+    """
     everywhere = [(name, uid) for name, host in hosts.items() for uid in host.ledger.pods]
     for size in range(most + 1):
         for chosen in combinations(everywhere, size):
+            if 0 < len(group.intersection(uid for _, uid in chosen)) < len(group):
+                continue
             copied = {name: Host(host.machine, host.settings, ledger=host.ledger) for name, host in hosts.items()}
             leaving = [hosts[name].ledger.pods[uid].pod for name, uid in chosen]
             for name, uid in chosen:
                 copied[name].release(uid)
-            if next(can_place(copied, pod, leaving), None):
-                return size
+            for ordered, returning in product(permutations(pods), permutations(leaving)):
+                first, *rest = (*ordered, *returning)
+                if next(can_place(copied, first, rest), None):
+                    return size
     return None
 
 
@@ -271,13 +283,49 @@ def test_nothing_smaller_exists(hosts, cpu):
     pod = make_pod("new", cpu=cpu)
 
     plan = plan_for(hosts, pod, max_moves=3)
-    fewest = brute_force(hosts, pod, 2)
+    fewest = brute_force(hosts, [pod], 2)
 
     event(f"{fewest} moves")
     if fewest is not None:
         assert plan.feasible, told(plan)
     if plan.proved and len(plan.evictions) <= 3:
         assert fewest == (len(plan.evictions) if len(plan.evictions) <= 2 else None)
+
+
+@settings(max_examples=examples(50))
+@given(small_clusters(), st.sampled_from(["2", "3", "4"]), st.data())
+def test_nothing_smaller_exists_beside_a_group_that_moves_whole(hosts, cpu, data):
+    pod, pods = make_pod("new", cpu=cpu), running(hosts)
+    assume(len(pods) > 1)
+    group = frozenset(data.draw(st.lists(st.sampled_from(sorted(pods)), min_size=2, max_size=2, unique=True)))
+    pods |= {uid: replace(pods[uid], group="group") for uid in group}
+
+    plan = plan_for(hosts, pod, pods=pods, max_moves=3)
+    fewest = brute_force(hosts, [pod], 2, group)
+
+    event(f"{fewest} moves")
+    assert {step.pod.uid for step in plan.evictions} & group in (frozenset(), group)
+    if fewest is not None:
+        assert plan.feasible, plan.problem
+    if plan.proved and len(plan.evictions) <= 3:
+        assert fewest == (len(plan.evictions) if len(plan.evictions) <= 2 else None)
+
+
+@settings(max_examples=examples(30))
+@given(small_clusters(), st.lists(st.sampled_from(["2", "3", "4"]), min_size=2, max_size=2))
+def test_nothing_smaller_exists_for_a_gang(hosts, sizes):
+    gang = [make_pod(f"new-{number}", cpu=cpu) for number, cpu in enumerate(sizes)]
+
+    plan = plan_for(hosts, *gang, max_moves=3)
+    fewest = brute_force(hosts, gang, 1)
+
+    event(f"{fewest} moves, {'proved' if plan.proved else 'not proved'}")
+    if fewest is not None:
+        assert plan.feasible, plan.problem
+        assert plan.at_least <= fewest <= len(plan.evictions)
+        assert fewest == len(plan.evictions) or not plan.proved
+    elif plan.feasible:
+        assert len(plan.evictions) > 1
 
 
 @settings(max_examples=examples(50))

@@ -8,9 +8,9 @@ from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.kubernetes.api.conftest import log
-from tests.observe.conftest import anyio_backend, client, follow, live, nodes, server, timing
+from tests.observe.conftest import client, follow, live, nodes, server, timing
 
-__all__ = ["anyio_backend", "client", "follow", "http", "live", "log", "nodes", "server", "service", "timing"]
+__all__ = ["client", "follow", "http", "live", "log", "nodes", "server", "service", "timing"]
 
 
 @pytest.fixture

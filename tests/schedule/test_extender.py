@@ -70,6 +70,22 @@ async def test_only_nodes_that_admit_the_pod_pass(http, nodes, service):
     }
 
 
+async def test_an_answer_is_remembered_for_as_long_as_its_pod_exists(http, nodes, service):
+    """Without the pod itself once it is bound: it takes some kilobytes."""
+    await filtered(http)
+    assert service.filter.records[WIDE.uid].pod
+    nodes.create(WIDE)
+    await until(lambda: service.live.find_pod("default", WIDE.name))
+    assert await bound(http) == ""
+    await until(lambda: service.live.find_pod("default", WIDE.name).spec.node_name)
+
+    assert service.filter.records[WIDE.uid].pod is None
+    assert (await http.get("/v1/explain/default/wide")).json()["lastFilter"]["offered"]
+    nodes.server.remove("pods", WIDE.name)
+    await until(lambda: not service.filter.records)
+    assert not vars(service.live)["_decoded"]
+
+
 async def test_whole_nodes_are_answered_with_nodes(http):
     items = [{"metadata": {"name": name, "labels": {"x": "y"}}, "status": {"phase": 1}} for name in "ab"]
     answer = await post(http, "filter", {"Pod": api_pod(WIDE), "Nodes": {"items": items}, "NodeNames": None})

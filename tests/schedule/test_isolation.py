@@ -1,4 +1,6 @@
-"""Whatever one pod, gang or workload raises, the service goes on with all others: every method and function raises.
+"""Whatever one pod, gang, workload, node or claim raises, the service goes on with all others.
+
+Every method and function raises that is called about a bad one and no good one. Pages show the others, too.
 
 ``tests/placement/scheduling/test_isolation.py`` does the same inside the scheduling state.
 """
@@ -6,7 +8,8 @@
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, replace
@@ -20,20 +23,27 @@ import pytest
 
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import Access, ApiClient, Timing
-from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.host_record import HostRecord
 from alignup.placement.host_report import HostReport
 from alignup.placement.scheduling.options import GateOptions
+from alignup.placement.verdict import DEFECT
 from alignup.schedule import (
+    best_nodes,
+    claim_alignment,
     cluster_claims,
     cluster_facts,
+    cluster_snapshot,
+    known_claims,
     kueue_checks,
     large_pods,
     live_cluster,
+    node_cards,
     node_selection,
+    object_events,
     pages,
     pod_answers,
-    pod_events,
     pod_groups,
+    pod_states,
     pod_trimmer,
     rejections,
     schedulable_nodes,
@@ -53,27 +63,47 @@ from tests.effort import SEED, SOAK, did
 from tests.kubernetes.api.tasks import running
 from tests.observe.api_objects import api_pod
 from tests.placement.scheduling.model_shell import InjectedError
+from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.gang_objects import SERVED_GROUPS, member
 from tests.schedule.gate.simulated import GatedCluster
 from tests.schedule.test_kueue_checks import Kueue
 
 pytestmark = pytest.mark.anyio
 
-BAD, GOOD = "bad", "good"  #: namespaces
+BAD, GOOD = "bad", "good"  #: namespaces, and what names begin with
+NODES = frozenset((*"abcd", "bad-node"))
 SAMPLES = 4  #: of the methods, in ``make test``
 MODULES = (
-    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, pod_events, pod_groups),
+    *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, object_events, pod_groups),
     *(pod_trimmer, rejections, schedulable_nodes, steering_writer, bind, filter, wake_up, controller),
-    *(node_selection, pod_answers, selector_results),
+    *(node_selection, pod_answers, selector_results, pod_states, node_cards, known_claims, claim_alignment),
+    *(best_nodes, cluster_snapshot),
 )
 #: What is not about one object: the guards themselves, and what they need to go on.
-GUARDS = frozenset(("schedule", "_carry_out", "instruction_failed", "_start", "_guarded", "guard", "run"))
+GUARDS = frozenset(
+    (
+        *("schedule", "_carry_out", "instruction_failed", "_start", "_guarded", "guard", "run", "note"),
+        *(
+            "insufficient",
+            "_isolated",
+            "excludes",
+            "_card",
+            "_encode",
+            "_place",
+            "_summarize",
+            "object_label",
+            "failed_row",
+        ),
+        *("failed_summary", "group_pods", "claim_fit", "explain_claims", "verdict_without_report"),
+        *("ask_nodes", "_ask"),  # which make the whole page of a pod
+    )
+)
 
 
 def decision_points() -> Iterator[tuple[type | ModuleType, str]]:
     for module in MODULES:
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module.__name__ and not inspect.isgeneratorfunction(function):
+            if function.__module__ == module.__name__ and name not in GUARDS:
                 yield module, name
         for _, part in inspect.getmembers(module, inspect.isclass):
             if part.__module__ == module.__name__ and not is_dataclass(part) and not issubclass(part, tuple | str):
@@ -84,36 +114,68 @@ def decision_points() -> Iterator[tuple[type | ModuleType, str]]:
 POINTS = sorted(decision_points(), key=lambda point: (point[0].__name__, point[1]))
 
 
-def concerns(value: Any, depth: int = 3) -> bool:
-    """Whether something is about a bad object, and about no good one."""
+def names(value: Any, depth: int = 3) -> Iterator[str]:  # noqa: C901 - a case for each type
+    """The namespaces and names of the objects that something is about."""
     if isinstance(value, str):
-        return value.startswith(BAD)
-    if isinstance(value, Pod):
-        return value.namespace == BAD
-    if isinstance(value, HostReport | type) or depth == 0:
-        return False
-    if isinstance(value, tuple | list):
-        return any(concerns(each, depth - 1) for each in value)
-    if isinstance(value, ApiPod) or hasattr(value, "metadata"):
-        return bool(value.metadata.namespace == BAD)
-    if isinstance(value, msgspec.Struct):
-        return any(concerns(getattr(value, name), depth - 1) for name in value.__struct_fields__)
-    if is_dataclass(value):
-        return any(concerns(getattr(value, each.name), depth - 1) for each in fields(value))
-    return False
+        yield value
+    elif isinstance(value, Pod):
+        yield from (value.namespace, *(named.claim for named in value.claims))
+    elif isinstance(value, HostReport):
+        yield value.host
+    elif isinstance(value, HostRecord):
+        yield value.name
+    elif isinstance(value, type) or depth == 0:
+        return
+    elif isinstance(value, tuple | list | set | frozenset):
+        for each in value:
+            yield from names(each, depth - 1)
+    elif hasattr(value, "metadata"):
+        yield from (value.metadata.namespace, value.metadata.name)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from names(getattr(value, name), depth - 1)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from names(getattr(value, each.name, None), depth - 1)
+
+
+def is_about_a_pod(texts: AbstractSet[str]) -> bool:
+    """Whether something is about a bad pod, gang or workload, and about no good one."""
+    return any(name.startswith(BAD) for name in texts - OTHERS) and not any(name.startswith(GOOD) for name in texts)
+
+
+def is_about_a_node(texts: AbstractSet[str]) -> bool:
+    """Whether something is about the bad node, and about no other, whatever the pod."""
+    return texts & NODES == {"bad-node"}
+
+
+def is_about_a_claim(texts: AbstractSet[str]) -> bool:
+    """Whether something is about a bad claim, class or slice, and about no good one."""
+    return bool(texts & CLAIMS) and not texts & {"good-claim", "gpu"}
+
+
+CLAIMS = frozenset(("bad-claim", "bad-class", "bad-slice", "bad-template"))
+OTHERS = CLAIMS | {"bad-node"}
+KINDS: tuple[Callable[[AbstractSet[str]], bool], ...] = (is_about_a_pod, is_about_a_node, is_about_a_claim)
 
 
 in_scheduler: ContextVar[bool] = ContextVar("in_scheduler", default=False)  #: it uses parts of the service
 
 
 class Injection(SimpleNamespace):
-    """A method or function that raises whenever it is called about a bad object, until it is over.
+    """A method or function that raises whenever it is called about something bad, until it is over.
 
     *counts*: it never raises, and only its calls are counted.
     """
 
     def __init__(
-        self, patches: pytest.MonkeyPatch, part: type | ModuleType, name: str, *, counts: bool = False
+        self,
+        patches: pytest.MonkeyPatch,
+        part: type | ModuleType,
+        name: str,
+        is_bad: Callable[[AbstractSet[str]], bool],
+        *,
+        counts: bool = False,
     ) -> None:
         self.calls, self.over = 0, counts
         method = getattr(part, name)
@@ -121,12 +183,13 @@ class Injection(SimpleNamespace):
         def check(arguments: Any, named: Any) -> None:
             if in_scheduler.get():
                 return
-            if concerns(arguments) or concerns(tuple(named.values())):
+            if is_bad({*names(arguments, 4), *names(tuple(named.values()), 4)}):
                 self.calls += 1
                 if not self.over:
                     raise InjectedError(f"{part.__name__}.{name}")
 
-        first = inspect.isclass(part)  # of the arguments that count: not the object of a method
+        #: of the arguments that count: not the object of a method, unless it is a value
+        first = inspect.isclass(part) and not is_dataclass(part)
 
         @wraps(method)
         def raising(*arguments: Any, **named: Any) -> Any:
@@ -134,26 +197,37 @@ class Injection(SimpleNamespace):
             return method(*arguments, **named)
 
         @wraps(method)
+        def raising_iterator(*arguments: Any, **named: Any) -> Any:
+            check(arguments[first:], named)
+            yield from method(*arguments, **named)
+
+        @wraps(method)
         async def raising_later(*arguments: Any, **named: Any) -> Any:
             check(arguments[first:], named)
             return await method(*arguments, **named)
 
         replacement = raising_later if inspect.iscoroutinefunction(method) else raising
+        replacement = raising_iterator if inspect.isgeneratorfunction(method) else replacement
         importers = [module for module in list(sys.modules.values()) if vars(module).get(name) is method]
-        for owner in (part,) if first else importers:
+        for owner in (part,) if inspect.isclass(part) else importers:
             patches.setattr(owner, name, replacement)
 
 
 class Cluster(GatedCluster):
-    """Good and bad pods of each kind, a scheduler that asks about some of them, and Kueue."""
+    """Good and bad pods of each kind, a scheduler that asks about some of them, Kueue, nodes, and claims."""
 
     def __init__(self, server: Any, client: Any) -> None:
         super().__init__(server, client)
         for resource in SERVED_GROUPS:
             server.serve(resource)
         self.kueue = Kueue(server)
-        for name in "abcd":
+        for name in NODES:
             self.add(name)
+        for document in (device_class(), device_class("bad-class"), template("bad-template")):
+            server.put(document)
+        for name in "abc":
+            server.put(resource_slice(name))
+        server.put(resource_slice("d", name="bad-slice"))
 
     async def schedule(self) -> None:
         in_scheduler.set(True)
@@ -168,6 +242,9 @@ class Cluster(GatedCluster):
             self.paused.add(f"{namespace}-asked")
             self.server.put(api_pod(self.pod(namespace, "asked"), phase="Pending"))
             self.kueue.reserve(f"{namespace}-workload", 1, cpu="1", namespace=namespace)
+            self.server.put(claim(f"{namespace}-claim"))
+            user = claiming(self.pod("default", "user"), claim=f"{namespace}-claim")
+            self.gate(replace(user, name=f"{namespace}-user", uid=f"{namespace}-user"))
 
     def pod(self, namespace: str, kind: str) -> Pod:
         name = f"{namespace}-{kind}"
@@ -200,8 +277,7 @@ async def run(service: ScheduleService, cluster: Cluster, http: Any, injection: 
                     problems[namespace] = await ask(http, cluster.pod(namespace, "asked"))
     await until(lambda: not cluster.unbound(GOOD))
     await until(lambda: cluster.kueue.state("good-workload") == "Ready")
-    for path in ("/v1/explain/good/good-gated", "/", "/nodes.json", "/nodes/a", "/pods", "/pods/good/good-gated"):
-        assert (await http.get(path)).status_code == 200, path
+    await check_pages(http)
     assert service.leading
     injection.over = True
     for name in cluster.bound():
@@ -209,6 +285,22 @@ async def run(service: ScheduleService, cluster: Cluster, http: Any, injection: 
     await until(lambda: not live.assumed and not live.pods.objects)
     assert live.scheduling.gate
     await until(lambda: live.scheduling.gate and not live.scheduling.gate.releases)
+
+
+async def check_pages(http: Any, pods: Sequence[str] = ("good-gated", "bad-gated")) -> None:
+    """All pages are there, and those about many nodes or pods show good and bad ones."""
+    shown = {
+        "/": ("/nodes/a", "/nodes/bad-node"),
+        "/nodes.json": ('"a"', '"bad-node"'),
+        "/pods": pods,
+        "/v1/explain/good/good-gated": ('"a"', '"bad-node"'),
+        "/pods/good/good-gated": ("would be admitted", "bad-node"),
+    }
+    for path in (*shown, "/nodes/a", "/metrics", "/readyz", "/pods?q=gated"):
+        answer = await http.get(path)
+        assert answer.status_code == 200, path
+        for text in shown.get(path, ()):
+            assert text in answer.text, (path, text)
 
 
 @asynccontextmanager
@@ -236,19 +328,21 @@ async def serving() -> AsyncIterator[tuple[ScheduleService, Cluster, Any]]:
                 yield service, cluster, http
 
 
-async def called_points() -> list[tuple[type | ModuleType, str]]:
-    """Return the methods and functions that are called about a bad object when nothing fails."""
+async def called_points(is_bad: Callable[[AbstractSet[str]], bool]) -> list[tuple[type | ModuleType, str]]:
+    """Return the methods and functions that are called about something bad when nothing fails."""
     with pytest.MonkeyPatch.context() as patches:
-        injections = {point: Injection(patches, *point, counts=True) for point in POINTS}
+        injections = {point: Injection(patches, *point, is_bad, counts=True) for point in POINTS}
         async with serving() as parts:
             await run(*parts, injections[POINTS[0]])
     return [point for point, injection in injections.items() if injection.calls]
 
 
-async def raise_at(part: type | ModuleType, name: str, log: list[Any]) -> None:
-    """Run the service while a method or function raises about bad objects; the log must say so."""
+async def raise_at(
+    part: type | ModuleType, name: str, log: list[Any], is_bad: Callable[[AbstractSet[str]], bool] = is_about_a_pod
+) -> None:
+    """Run the service while a method or function raises about something bad; the log must say so."""
     with pytest.MonkeyPatch.context() as patches:
-        injection = Injection(patches, part, name)
+        injection = Injection(patches, part, name, is_bad)
         async with serving() as parts:
             await run(*parts, injection)
         assert injection.calls
@@ -261,10 +355,63 @@ async def test_a_workload_that_cannot_be_ordered_stops_no_other(log):
 
 
 @pytest.mark.soak
-async def test_what_one_object_raises_stops_no_other(log):
+@pytest.mark.parametrize("is_bad", KINDS)
+async def test_what_one_object_raises_stops_no_other(log, is_bad):
     """At some of the methods and functions in ``make test``, at all of them in ``make soak``."""
-    points = await called_points()
+    points = await called_points(is_bad)
     assert len(points) > SAMPLES
     for part, name in points if SOAK else points[SEED :: len(points) // SAMPLES]:
-        await raise_at(part, name, log)
+        await raise_at(part, name, log, is_bad)
         did("methods of the service that raise")
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "path"),
+    [
+        (pages.ClusterPages, "_measure", "/"),
+        (cluster_snapshot, "present_host", "/nodes.json"),
+        (node_cards.NodeCard, "row", "/nodes.json"),
+        (pod_answers, "missing_devices", "/pods/good/good-gated"),
+        (pod_answers, "answer_row", "/v1/explain/good/good-gated"),
+        (node_selection, "exclusions", "/pods/good/good-gated"),
+    ],
+)
+async def test_the_row_of_a_node_that_raises_says_so(log, part, name, path):
+    with pytest.MonkeyPatch.context() as patches:
+        Injection(patches, part, name, is_about_a_node)
+        async with serving() as (_, cluster, http):
+            cluster.gate(cluster.pod(GOOD, "gated"))
+            await until(lambda: cluster.bound() and not cluster.unbound(GOOD))
+            text = (await http.get(path)).text
+            assert DEFECT in text
+            await check_pages(http, pods=("good-gated",))
+
+
+@pytest.mark.parametrize("name", ["summarize_pod", "pod_state"])
+async def test_the_row_of_a_pod_that_raises_says_so(log, name):
+    with pytest.MonkeyPatch.context() as patches:
+        Injection(patches, pod_states, name, is_about_a_pod)
+        async with serving() as (service, cluster, http):
+            for namespace in (GOOD, BAD):
+                cluster.paused.add(f"{namespace}-gated")
+                cluster.gate(cluster.pod(namespace, "gated"))
+            await until(lambda: len(service.live.pods.objects) == 2)
+            assert (
+                "The pod cannot be shown, and the log of alignup schedule says why: InjectedError"
+                in (await http.get("/pods")).text
+            )
+            await check_pages(http)
+
+
+async def test_a_node_that_raised_is_used_again_after_a_while(log):
+    """It is the only one."""
+    with pytest.MonkeyPatch.context() as patches:
+        injection = Injection(patches, node_selection, "exclusions", lambda texts: "bad-node" in texts)
+        async with serving() as (service, cluster, _):
+            for name in "abcd":
+                cluster.server.remove("nodes", name, namespace="")
+            await until(lambda: len(service.live.nodes.objects) == 1)
+            cluster.gate(cluster.pod(GOOD, "gated"))
+            await until(lambda: injection.calls)
+            injection.over = True
+            await until(lambda: cluster.bound() == {"good-gated": "bad-node"})

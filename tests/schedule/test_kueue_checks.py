@@ -12,7 +12,7 @@ from alignup.align.errors import ParseError
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, KueueWorkload, TopologyAssignment
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
-from alignup.schedule import kueue_checks
+from alignup.schedule import schedulable_nodes
 from alignup.schedule.kueue_checks import (
     CONTROLLER,
     FIRST_RETRY,
@@ -336,7 +336,7 @@ async def test_every_node_is_selected_once_for_all_domains_of_a_pod_set(kueue, c
         asked.append(node.metadata.name)
         return exclusions(node, spec)
 
-    monkeypatch.setattr(kueue_checks, "exclusions", record)
+    monkeypatch.setattr(schedulable_nodes, "exclusions", record)
     kueue.reserve("spread", 4, cpu="1", assignment=assign_domains(a=1, b=1, c=1, d=1))
 
     await until(lambda: kueue.state("spread") == "Retry")

@@ -782,4 +782,4 @@ async def test_a_decision_that_fails_is_logged_and_makes_one_verdict_unknown(liv
     monkeypatch.setattr(type(live.cluster.record("a")), "states", fail)
     assert reasons(live) == dict.fromkeys("ab", "the decision failed")
     assert [entry["node"] for entry in log if entry["event"] == "decision failed"] == ["a", "b"]
-    assert live.failed_decisions == 2
+    assert live.failed_decisions.count == 2

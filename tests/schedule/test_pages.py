@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.claims.resource_claims import NUMA_NODE, DeviceId, Slice, SliceDevice
+from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.schedule import pages as cluster_pages
@@ -104,6 +105,24 @@ async def test_devices_of_claims_are_on_the_pages_with_their_holders(pages, node
     assert "nic.example.com (DRA)1100" in text_of(await pages.get("/"))
 
 
+async def test_a_pod_on_a_node_is_one_file_for_a_ticket(pages, nodes, service):
+    nodes.create(OTHER)
+    nodes.create(replace(OTHER, name="demanding", uid="demanding", annotations={POLICY_ANNOTATION: "nonsense"}))
+    await until(lambda: service.live.find_pod("default", "demanding") is not None)
+    page = (await pages.get("/pods/default/other")).text
+    (link,) = re.findall(r'<a href="([^"]+)">One file for a ticket: a admits it</a>', page)
+    response = await pages.get(link)
+
+    assert response.headers["content-disposition"] == 'attachment; filename="default-other-a.html"'
+    assert "<h1>Pod default/other is admitted (node a, " in response.text
+    assert "<script" not in response.text
+    assert (await pages.get("/pods/default/other/file?node=missing")).status_code == 404
+    assert (await pages.get("/pods/default/missing/file?node=a")).status_code == 404
+    demanding = await pages.get("/pods/default/demanding")
+    assert "One file for a ticket" not in demanding.text
+    assert "topology.alignup.dev/policy" in text_of(demanding)  # no node places it as it demands
+
+
 async def test_the_script_gets_the_nodes_that_changed(pages, nodes, service):
     whole = (await pages.get("/nodes.json")).json()
     async with pages.stream("GET", "/v1/events") as stream:
@@ -169,7 +188,8 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    answers = await ClusterPages(service.live, service.problems).ask_nodes(WIDE, ApiPodSpec())
+    pages = ClusterPages(service.live, service.problems, service.searches, service.proposals.of)
+    answers = await pages.ask_nodes(WIDE, ApiPodSpec())
     counting.cancel()
 
     assert [len(group.nodes) for group in answers.groups] == [10]

@@ -10,7 +10,7 @@ import pytest
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS
 from alignup.schedule import pages as cluster_pages
-from alignup.schedule.pod_states import PodSummary, group_pods
+from alignup.schedule.pod_states import group_pods, summarize_pod
 from tests.align.hosts import pod
 from tests.cli.commands import in_process
 from tests.deadlines import until
@@ -218,7 +218,7 @@ async def test_hostile_reasons_and_owners_stay_text(pages, nodes, service):
 
 
 def summary(document):
-    return PodSummary(convert(document, PODS.type))
+    return summarize_pod(convert(document, PODS.type))
 
 
 @pytest.mark.parametrize(

@@ -65,3 +65,19 @@ def test_trimmed_pods_stay_in_their_groups_and_with_their_controllers():
         assert group_of(trimmed) == key
         assert trimmed.metadata.annotations.get(SIZE_ANNOTATION) == whole.metadata.annotations.get(SIZE_ANNOTATION)
         assert trimmed.metadata.owner_references == whole.metadata.owner_references
+
+
+def test_what_only_one_pod_has_is_not_remembered():
+    """Times, names and annotations of pods that come and go would take memory without end."""
+    trimmer = PodTrimmer()
+    known = []
+    for number in range(40):
+        document = big_pod(0)
+        document["metadata"] |= {"name": f"pod-{number}", "uid": f"uid-{number}"}
+        document["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{number}Z"
+        bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": f"2026-01-01T00:01:{number}Z"}
+        document["status"]["conditions"] = [bound, {"type": "Ready", "status": "True"}]
+        trimmed = trimmer.trim(convert(document, PODS.type))
+        assert binding_time(trimmed)[0] == bound["lastTransitionTime"]
+        known.append(trimmer.known)
+    assert known[-1] == known[0]

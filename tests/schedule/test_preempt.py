@@ -13,6 +13,7 @@ from alignup.testing.api_server import ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import SERVED, api_pod
+from tests.schedule.gang_objects import SERVED_GROUPS, gang
 from tests.schedule.test_extender import PLAIN, WIDE, filtered, post
 
 pytestmark = pytest.mark.anyio
@@ -123,3 +124,84 @@ async def test_only_some_nodes_are_searched_for_victims(full, monkeypatch):
     assert preemption.resolvable(huge, ["a", "b"]) == set()
     monkeypatch.setattr("alignup.placement.scheduling.preemption.MAX_SEARCHED", 0)
     assert preemption.resolvable(huge, ["a", "b"]) == {"a"}  # not searched; b has no pods of lower priority
+
+
+# Gangs
+
+TRAIN = [replace(each, priority=1000) for each in gang(2, 4)]  # with 4 CPUs each: all of NUMA node 1
+
+
+@pytest.fixture
+def nodes(nodes):
+    for resource in SERVED_GROUPS:
+        nodes.server.serve(resource)
+    return nodes
+
+
+@pytest.fixture
+async def crowded(nodes, service, request):
+    """A gang waits, and both nodes have a pod on each NUMA node; the parameter is the priority of the one on b."""
+    for host, priority in (("a", 10), ("b", request.param)):
+        for number, cpus in enumerate("34"):
+            held = replace(pod(f"{host}-{number}", cpu=cpus, memory="1Gi"), priority=priority)
+            nodes.create(held, host, priority=priority)
+            nodes.admit(host, held)
+    for each in TRAIN:
+        nodes.create(each, priority=1000)
+    await until(lambda: not service.live.choose(WIDE) and len(service.live.pods.objects) == 6)
+    return service
+
+
+async def gang_victims(http, asked, names="ab"):
+    return await victims(http, {name: [] for name in names}, asked=asked)
+
+
+@pytest.mark.parametrize("crowded", [10], indirect=True)
+async def test_each_pod_of_a_gang_is_told_the_victims_of_its_own_node(http, crowded):
+    answers = [await gang_victims(http, each) for each in TRAIN]
+
+    assert answers == [{"a": (["a-1"], 0)}, {"b": (["b-1"], 0)}]
+
+
+@pytest.mark.parametrize("crowded", [10], indirect=True)
+async def test_a_pod_of_a_gang_whose_victims_end_first_keeps_its_node(http, nodes, crowded):
+    """Its own victims are the same as before, although there is more room now."""
+    nodes.kubelets["a"].end("a-1")
+    nodes.server.remove("pods", "a-1")
+    nodes.report("a")
+    await until(lambda: "a-1" not in crowded.live.cluster.record("a").ledger.pods)
+
+    assert await gang_victims(http, TRAIN[0]) == {}
+    assert await gang_victims(http, TRAIN[1]) == {"b": (["b-1"], 0)}
+
+
+@pytest.mark.parametrize("crowded", [10], indirect=True)
+async def test_the_victims_of_a_gang_are_on_nodes_that_the_scheduler_proposes(http, crowded):
+    assert await gang_victims(http, TRAIN[0], "b") == {"b": (["b-1"], 0)}
+    assert await victims(http, {"b": ["b-0"]}, TRAIN[0]) == {"b": (["b-0", "b-1"], 0)}
+
+
+@pytest.mark.parametrize("crowded", [2000], indirect=True)
+async def test_nothing_is_evicted_for_a_gang_that_cannot_start(http, crowded):
+    """One of its pods would have room on a, and the other nowhere."""
+    assert [await gang_victims(http, each) for each in TRAIN] == [{}, {}]
+
+
+@pytest.mark.parametrize("crowded", [10], indirect=True)
+async def test_nothing_is_evicted_for_a_gang_whose_pods_are_missing(http, nodes, crowded):
+    nodes.server.remove("pods", TRAIN[1].name)
+    await until(lambda: crowded.live.find_pod("default", TRAIN[1].name) is None)
+
+    assert await gang_victims(http, TRAIN[0]) == {}
+
+
+@pytest.mark.parametrize("crowded", [10, 2000], indirect=True)
+async def test_a_refused_gang_is_resolvable_where_the_scheduler_lets_us_choose(http, crowded):
+    crowded.live.scheduling.preemption.chooses = True
+    possible = (crowded.live.cluster.record("b").ledger.pods["b-1"].pod.priority or 0) < 1000
+
+    answer = await filtered(http, api_pod(TRAIN[0], priority=1000), "ab")
+
+    assert not answer["NodeNames"]
+    assert set(answer["FailedNodes"]) == ({"a"} if possible else set())
+    assert {*answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]} == {"a", "b"}

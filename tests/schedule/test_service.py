@@ -218,7 +218,7 @@ async def test_schedulers_are_the_ones_to_close_idle_connections(nodes, server, 
 
 async def statuses(url, **headers):
     """The statuses of all paths, with these headers."""
-    async with httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as http:
+    async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, headers=headers) as http:
         answers = {}
         for path in PATHS:
             verb = "POST" if "extender" in path else "GET"
@@ -304,7 +304,7 @@ async def test_slow_strangers_do_not_keep_a_scheduler_waiting(service):
         url = "http://{}:{}".format(*address)
         async with (
             serve_app(app, listener, stopping=asyncio.Event(), limits=limits),
-            httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as scheduler,
+            httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, headers=headers) as scheduler,
         ):
             assert (await filtered(scheduler))["NodeNames"]
             for _ in range(20):
@@ -313,7 +313,9 @@ async def test_slow_strangers_do_not_keep_a_scheduler_waiting(service):
                         stranger = strangers.enter_context(socket.create_connection(address))
                         stranger.sendall(beginnings[number % len(beginnings)])
                     assert (await filtered(scheduler))["NodeNames"]
-                    async with httpx2.AsyncClient(base_url=url, trust_env=False, headers=headers) as newcomer:
+                    async with httpx2.AsyncClient(
+                        base_url=url, trust_env=False, verify=False, headers=headers
+                    ) as newcomer:
                         assert (await newcomer.get("/v1/explain/default/none")).status_code == 404
 
 

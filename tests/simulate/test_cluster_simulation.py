@@ -221,8 +221,47 @@ class TestMeasures:
         pods = [submission(f"p{number}", number, 2, cpu="1") for number in range(250)]
         _, result = run([group()], pods)
 
-        assert 190 <= len(result.timeline) <= 201
-        assert result.timeline[-1].running == 2
+        assert 190 <= len([point for point in result.timeline if point.time < 249]) <= 201
+        assert [(point.time, point.running) for point in result.timeline if point.time > 247] == [
+            *((247.755, 2), (249, 2), (250.245, 1), (251, 0))
+        ]
+
+    def test_a_timeline_ends_with_the_last_event_however_late(self):
+        pods = [submission("a", 0, 1e9, cpu="1"), *(submission(f"p{number}", number, 1, cpu="1") for number in (1, 2))]
+        _, result = run([group()], pods)
+
+        assert (result.timeline[-1].time, result.timeline[-1].running) == (1e9, 0)
+        assert all(point.running == 1 for point in result.timeline if 3 < point.time < 1e9)
+        assert len(result.timeline) < 2_000
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_the_last_point_of_a_timeline_agrees_with_the_totals(self, strategy):
+        groups = [group(count=2)]
+        pods = generate_for_cluster(Profile.MIXED, groups, seed=3, pods=60, load=3.0)
+        _, result = run(groups, pods, strategy, retries=2)
+
+        last = result.timeline[-1]
+        assert result.pods > result.started > 0
+        assert (last.waiting, last.rejections) == (result.pods - result.started, result.rejected)
+        assert last.time - result.timeline[0].time == pytest.approx(result.duration, abs=0.01)
+
+    def test_pods_that_never_start_count_as_waiting_until_the_last_event(self):
+        pods = [submission("a", 0, 50, cpu="1"), submission("large", 10, 5, cpu="9"), submission("b", 20, 5, cpu="1")]
+        _, result = run([group()], pods)
+
+        assert (result.started, result.waiting.p50, result.waiting.max) == (2, 0, 40)
+        assert [point.waiting for point in result.timeline if point.time > 10.1] == [1] * sum(
+            point.time > 10.1 for point in result.timeline
+        )
+
+    def test_pods_that_kubelets_rejected_wait_until_they_start(self):
+        """Three CPUs are free, on two NUMA nodes, until a pod ends; the third try comes after that."""
+        pods = [submission("a-1", 0, 50, cpu="2"), submission("b", 0, 15, cpu="2"), submission("a", 1, 60, cpu="3")]
+        _, result = run([group()], [*pods, submission("last", 40, 1, cpu="1")], "blind-least-allocated")
+
+        assert result.rejected == 2
+        assert {point.waiting for point in result.timeline if 1.2 < point.time < 31} == {1}
+        assert {point.waiting for point in result.timeline if point.time > 31.2} == {0}
 
     def test_a_timeline_shows_peaks_between_its_points(self):
         """Points are 5 seconds apart; the pods of time 502 run, or wait, for one second."""

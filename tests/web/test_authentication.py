@@ -19,14 +19,14 @@ from tests.certificates import install
 pytestmark = pytest.mark.anyio
 
 
-async def ask(host, *, limits=None, tls=None, scheme="http", **options):
+async def ask(host, *, limits=None, tls=None, scheme="http"):
     """The status of a request with this Host header on a real socket."""
     app = PlainTextResponse("served")
     with sockets.tcp_socket(0) as listener:
         url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/any/path"
         async with (
             serve_app(app, listener, stopping=asyncio.Event(), limits=limits, tls=tls),
-            httpx2.AsyncClient(trust_env=False, **options) as client,
+            httpx2.AsyncClient(trust_env=False, verify=False) as client,
         ):
             return (await client.post(url, headers={"host": host}, content=b"{}")).status_code
 
@@ -62,7 +62,7 @@ async def test_a_program_is_called_by_its_address_or_by_a_name_of_its_own(host, 
 async def test_over_tls_the_certificate_checks_the_name(tmp_path):
     certificate = sockets.ServerCertificate(*install("first", tmp_path))
 
-    assert await ask("any.example", tls=certificate.context, scheme="https", verify=False) == 200
+    assert await ask("any.example", tls=certificate.context, scheme="https") == 200
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -129,7 +129,7 @@ async def test_clients_of_other_users_are_not_served(monkeypatch):
             answers = {}
             for uid in (0, os.geteuid(), 12345, None):
                 uids.append(uid)
-                async with httpx2.AsyncClient(trust_env=False) as client:
+                async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
                     answers[uid] = (await client.get(url)).text
 
     assert answers == {0: "True", os.geteuid(): "True", 12345: "False", None: "False"}

@@ -30,12 +30,14 @@ from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
+from alignup.documents.codec import timestamp
 from alignup.documents.decisions import from_document
+from alignup.explain import page, why
 from alignup.picture.occupancy import format_amount
 from alignup.picture.text_format import clean, format_bits, format_ids
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.authentication import AccessRules
-from alignup.web.pages import Pages, describe_machine, static_routes
+from alignup.web.pages import Pages, describe_machine, file_response, static_routes
 from alignup.web.responses import ProblemError, internal_error
 
 LINKS = (("Node", "/"), ("Decisions", "/decisions"))
@@ -59,6 +61,7 @@ def page_app(agent: AgentParts, access: AccessRules, *, search_seconds: float) -
         Route("/decisions", guard(pages.decisions, access)),
         Route("/decisions/{id:int}", guard(pages.decision, access)),
         Route("/pods/{uid}", guard(pages.pod, access)),
+        Route("/pods/{uid}/file", guard(pages.pod_file, access)),
     ]
     missing = pages.templates.missing(access, hint="see /openapi.json for the API.")
     app = Starlette(routes=routes, exception_handlers={404: missing, Exception: internal_error})
@@ -130,7 +133,7 @@ class _AgentPages:
         except ParseError as error:
             raise ProblemError(410, f"This decision was stored by a version that cannot be read: {error}") from error
         view = self._agent.queue.state.pod_view(decision.uid)
-        pod = view.pod if view else self._agent.allocator.rejected_pods.get(decision.uid)
+        pod = self._find_pod(decision.uid)
         later = await self._agent.decisions(DecisionQuery(pod=decision.uid, limit=MAX_LATER))
         values: dict[str, Any] = {
             "stored": stored,
@@ -146,6 +149,26 @@ class _AgentPages:
             raise ProblemError(404, f"No pod has the uid {uid}.")
         latest = await self._agent.decisions(DecisionQuery(pod=uid, limit=1))
         return await self._respond("pod.html", request, view.decision, view.pod, view=view, latest=latest)
+
+    async def pod_file(self, request: Request) -> Response:
+        """Return what the node would decide on a pod now, as one file for a ticket."""
+        pod = self._find_pod(request.path_params["uid"])
+        if pod is None:
+            raise ProblemError(404, f"No pod has the uid {request.path_params['uid']}.")
+        host = copy(self._agent.queue.state.shown_host())
+        host.release(pod.uid)  # what it holds is free for it
+
+        def build() -> Response:
+            answer = why(host, pod, seconds=self._search_seconds)
+            title = f"{answer.verdict} ({platform.node()}, {timestamp(time.time())})"
+            return file_response(page([answer], title=title), f"{pod.namespace}-{pod.name}.html")
+
+        async with self._computing:
+            return await asyncio.to_thread(build)
+
+    def _find_pod(self, uid: str) -> Pod | None:
+        view = self._agent.queue.state.pod_view(uid)
+        return view.pod if view else self._agent.allocator.rejected_pods.get(uid)
 
     async def _respond(
         self,

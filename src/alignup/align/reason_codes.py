@@ -197,7 +197,7 @@ NOT_PREDICTED = _define(
     "NotPredicted",
     "It is not known what the kubelet of a node would decide.",
     "The node has no observer, or waits for the end of terminating pods.",
-    "The text beside the code has the reason. Most pass within seconds; docs/cluster.md has the others.",
+    "The text beside the code has the reason. Most pass within seconds; docs/cluster-why.md has the others.",
 )
 NOT_CONSIDERED = _define(
     "NotConsidered",
@@ -258,6 +258,12 @@ NO_NODE = _define(
     "No node will admit the pod now, or a gang finds no place; the event counts the nodes by reason.",
     "0/5 nodes will admit the pod: 3 not enough cpu on one NUMA node, 2 no report about this host.",
     "`alignup cluster why POD` says what each node lacks, and what would admit the pod.",
+)
+MOVES_WOULD_HELP = _define(
+    "MovesWouldHelp",
+    "The pod, or its gang, waits long, and would have room if these pods moved, or ended; nothing is evicted for it.",
+    "'alignup cluster plan trainer-0 -n ml' would move 1 pod to make room for it: shop/web-1 on host-a.",
+    "Run the command, which shows each step with its proof; docs/plan.md.",
 )
 GANG_INCOMPLETE = _define(
     "GangIncomplete",

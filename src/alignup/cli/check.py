@@ -20,7 +20,7 @@ from alignup.cli.completers import complete_files
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import print_table
-from alignup.cli.options import HostOptions, output_option
+from alignup.cli.options import HostOptions, build_options, output_option
 from alignup.cli.simulate_output import resolve_group
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import pluralize
@@ -30,9 +30,7 @@ from alignup.simulate import cluster_files
 _TYPE = ("apiVersion", "kind")  #: the fields that every manifest has
 _GIVE_NODE = "Give --node NAME=MACHINE,CONFIG, such as gpu=machine.yaml,kubelet.yaml."
 _GIVE_NODES = "Give a file of kind Cluster, as in docs/fleet.md."
-_EMPTY_NODE = HostOptions(
-    machine=None, devices=(), config=None, config_dir=None, changes=(), kubernetes_version=None, state=None, pods=()
-)
+_EMPTY_NODE = build_options(HostOptions)
 _NODE = "--node gpu=examples/node/machine.yaml,examples/node/kubelet.yaml"
 
 

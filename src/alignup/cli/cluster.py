@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -15,11 +16,13 @@ from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
 from alignup.cli.options import (
+    IntegerRange,
     PlanOptions,
     count_option,
     flag_option,
     option,
     output_option,
+    path_option,
     plugin_rule_option,
     search_option,
     with_options,
@@ -120,11 +123,55 @@ class DefragmentOptions:
     max_moves: int = count_option(20, "Most moves of --defragment", minimum=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSource:
+    """Where the cluster is, if not behind an API server."""
+
+    archives: tuple[str, ...] = option(
+        "FILE",
+        "Plan for the nodes in this archive of 'alignup collect', and in others given",
+        "",
+        "--archive",
+        multiple=True,
+        shell_complete=complete_files,
+    )
+    cluster: Path | None = path_option(
+        "FILE", "Plan for a simulated cluster at peak demand: groups of nodes as for 'alignup simulate', or openb"
+    )
+    trace: Path | None = path_option("FILE", "Pods of the simulated cluster, as for 'alignup simulate'")
+    strategy: str = option("NAME", "Strategy of the simulated cluster's scheduler", default="alignup")
+    stay: bool = flag_option("Keep all pods of the simulated cluster running")
+
+    @property
+    def given(self) -> bool:
+        if bool(self.cluster) is not bool(self.trace):
+            raise click.UsageError("Give --cluster FILE and --trace FILE together.")
+        if self.archives and self.cluster:
+            raise click.UsageError("Give either --archive or --cluster.")
+        return bool(self.archives or self.cluster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions:
+    apply: bool = flag_option("Create a Plan object, which 'alignup schedule --plans' carries out")
+    name: str | None = option("NAME", "Name of the Plan object", "one that the API server completes")
+    deadline: int | None = option("SECONDS", "Stop the Plan after this time", "1800", type=IntegerRange(1, 86_400))
+
+    def check(self, *, live: bool) -> None:
+        if not self.apply and (self.name is not None or self.deadline is not None):
+            raise click.UsageError("Give --name and --deadline with --apply.")
+        if self.apply and not live:
+            raise click.UsageError("--apply is for a live cluster: leave out --archive and --cluster.")
+
+
 @define_command(
     "plan",
     "alignup cluster plan trainer-0 -n ml",
     "alignup cluster plan -f examples/node/trainer.yaml --allow-preemption --exempt kube-system",
     "alignup cluster plan --defragment --shape examples/node/trainer.yaml --max-moves 20",
+    "alignup cluster plan -f job.yaml --archive host-a.tar.gz --archive host-b.tar.gz",
+    "alignup cluster plan -f examples/node/trainer.yaml --cluster examples/fleet/training.yaml --trace pods.csv",
+    "alignup cluster plan deployment/trainer -n ml --apply --deadline 3600",
     cls=ClusterCommand,
     summary="Find the fewest pods to move so that the nodes admit a pod or a gang",
 )
@@ -133,6 +180,8 @@ class DefragmentOptions:
 @with_options("access", AccessOptions)
 @with_options("options", PlanOptions)
 @with_options("more", DefragmentOptions)
+@with_options("source", PlanSource)
+@with_options("creation", ApplyOptions)
 @output_option("text", "json", "yaml")
 def plan(  # noqa: PLR0913 - options
     *,
@@ -141,6 +190,8 @@ def plan(  # noqa: PLR0913 - options
     access: AccessOptions,
     options: PlanOptions,
     more: DefragmentOptions,
+    source: PlanSource,
+    creation: ApplyOptions,
     output: str,
 ) -> None:
     """Find the fewest pods to move so that the nodes admit a pod, or all pods of a gang.
@@ -148,7 +199,14 @@ def plan(  # noqa: PLR0913 - options
     POD is a pod that waits or was rejected, with all pods of its group that wait; deployment/NAME and the like stand
     for all pods of a workload, and so does -f FILE. A move evicts a pod that its controller creates again, and proves
     where the new pod goes at that moment. With --allow-preemption, pods of lower priority may also end without a new
-    place. Every step is decided; nothing is changed.
+    place. Every step is decided; nothing is changed without --apply.
+
+    With --apply, the pods must exist, and all of them are planned together. A Plan object is created, and 'alignup
+    schedule --plans' carries it out: it decides again before each step, and stops where the cluster is no longer as
+    it was planned for. The commands that follow and cancel it are printed.
+
+    With --archive or --cluster, new places are proved among the nodes of archives or of a simulation. Then POD waits
+    there; without POD and -f, the plan is for the pods that archives are about.
 
     With --defragment, find moves that let as many more pods like the one of --shape fit as possible, and list how many
     each number of moves brings.
@@ -163,29 +221,25 @@ def plan(  # noqa: PLR0913 - options
     """
     if more.defragment is not bool(more.shape):
         raise click.UsageError("Give --defragment and --shape FILE together.")
-    if (bool(names) or pod_options.selects) + bool(pod_options.files) + more.defragment != 1:
+    questions = (bool(names) or pod_options.selects) + bool(pod_options.files) + more.defragment
+    if questions > 1 or (not questions and not source.archives):
         raise click.UsageError("Give either POD, -f FILE, or --defragment --shape FILE.")
-    from alignup.cli import cluster_client, cluster_plan_output, cluster_reading, inputs  # noqa: PLC0415 - its libraries are extras, and not needed for --help
+    creation.check(live=not source.given)
+    from alignup.cli import cluster_plan_output, plan_creation, plan_sources  # noqa: PLC0415 - its libraries are extras, and not needed for --help
 
     files = pod_options.files or ((more.shape,) if more.shape else ())
-    workloads, skipped = inputs.read_workloads(files) if files else ((), ())
-    if files:
-        workloads = tuple(inputs.select_workloads(workloads, files=files))
-    with cluster_client.api_errors(cluster_plan_output.PERMISSIONS), terminal.waiting_message("Reading the cluster"):
-        view, facts, pods, stored = cluster_client.ask(
-            access, partial(cluster_reading.read_plan_question, words=names, options=pod_options)
-        )
-    terminal.print_notes(dict.fromkeys((*skipped, *view.notes, *facts.notes)))
+    question = plan_sources.read_question(source, access, pod_options, names, files)
     if more.defragment:
-        cluster_plan_output.defragment(view, facts, workloads[0], options, max_moves=more.max_moves, output=output)
-        return
-    with terminal.waiting_message("Searching for the fewest moves"):
-        plans = list(cluster_plan_output.plan_all(view, facts, pods, (*workloads, *stored), options))
-    if output in terminal.DOCUMENTS:
-        terminal.print_as(output, cluster_plan_output.plans_document(plans))
+        answer = cluster_plan_output.defragment(question, options, max_moves=more.max_moves)
     else:
-        cluster_plan_output.print_plans(view, plans)
-    if not all(planned.plan.feasible for planned in plans):
+        if creation.apply:
+            question = plan_creation.with_existing_pods(question, access, pod_options)
+        answer = cluster_plan_output.answer_plans(question, options)
+    if creation.apply:
+        plan_creation.create_and_print(access, question, answer, options, creation, output=output)
+    else:
+        cluster_plan_output.print_answer(answer, output)
+    if not answer.feasible and (creation.apply or not more.defragment):
         raise click.exceptions.Exit(NOT_ADMITTED)
 
 

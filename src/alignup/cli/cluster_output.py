@@ -13,7 +13,7 @@ from alignup.cli.app import Place
 from alignup.cli.claims_output import claim_lines
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.cli.upgrade_output import upgrade_lines
-from alignup.kubernetes.api.known_pods import known_pod
+from alignup.kubernetes.api.known_pods import asked_pod
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.text_format import Cell, Line, pluralize
@@ -77,16 +77,16 @@ def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), notes)
 
 
-def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: str = "") -> AskedPod:
+def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: Sequence[str] = ()) -> AskedPod:
     """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again.
 
-    *reported* is what the gate controller last reported about it, which knows which nodes are kept for other pods.
+    *reported* is what the cluster service says about it: it knows which nodes are kept, and which moves would help.
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
-        read = _with_class_resources(view, known_pod(pod).pod)
+        read = _with_class_resources(view, asked_pod(pod))
         answers = search_remedies(group_answers(view, read, ask_nodes_again(view, pod, read)), seconds=seconds)
-        notes = (*_state_notes(pod), *_gate_notes(pod.spec), *([f"The gate reported: {reported}"] if reported else ()))
-        notes += tuple(_claim_notes(view, replace(read, annotations=pod.metadata.annotations)))
+        notes = (*_state_notes(pod), *_gate_notes(pod.spec), *reported)
+        notes += tuple(_claim_notes(view, read))
         return AskedPod(answers, notes)
 
 

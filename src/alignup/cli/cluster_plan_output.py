@@ -1,9 +1,9 @@
 """``alignup cluster plan``: the plan of each pod or gang, and its output."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from alignup.align import bits
 from alignup.align.explain import sentences
 from alignup.align.workload import Pod
 from alignup.cli import inputs, terminal
@@ -11,21 +11,26 @@ from alignup.cli.app import InputError, Place
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import PlanOptions
 from alignup.cli.plan import describe_proof
-from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
-from alignup.kubernetes.manifests.workloads import Workload
+from alignup.cli.plan_sources import PlanQuestion
+from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.picture.machine_text import draw_text
 from alignup.picture.text_format import Cell, Line, pluralize
-from alignup.placement.moves import MovePlan, PlanStep
-from alignup.schedule.cluster_plan import PlanFacts, defragment_for, gang_of, hosts_after, pending_pod, plan_for_pods
+from alignup.placement.moves import Defragmentation, MovePlan, PlanStep
+from alignup.schedule.cluster_plan import (
+    EvictionFacts,
+    PlanFacts,
+    defragment_for,
+    gang_of,
+    hosts_after,
+    pending_pod,
+    plan_for_pods,
+)
 from alignup.schedule.cluster_snapshot import ClusterView
+from alignup.schedule.move_searches import describe_step
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.workload_answers import accept_for, split_by_object
 
 VERSION = 1  #: of the JSON document
-PERMISSIONS = (
-    "Alignup lists nodes, hoststates.alignup.dev, poddisruptionbudgets.policy, and the pods of all namespaces; and "
-    "where they may be evicted, jobs.batch, persistentvolumes and persistentvolumeclaims."
-)
 MAX_DRAWN = 4  #: nodes whose pictures are printed
 
 
@@ -37,28 +42,52 @@ class PlannedRequest(NamedTuple):
     plan: MovePlan
 
 
-def plan_all(
-    view: ClusterView,
-    facts: PlanFacts,
-    pods: Sequence[ApiPod],
-    workloads: Sequence[Workload],
-    options: PlanOptions,
-) -> Iterator[PlannedRequest]:
-    """Plan for each pod with its gang, and for all pods of each workload."""
+class PlanAnswer(NamedTuple):
+    """What is asked for: a document, and the same as text."""
+
+    steps: tuple[PlanStep, ...]  #: of the only plan, or of the first one
+    feasible: bool
+    document: dict[str, Any]
+    print_text: Callable[[], None]
+
+
+def print_answer(answer: PlanAnswer, output: str) -> None:
+    if output in terminal.DOCUMENTS:
+        terminal.print_as(output, answer.document)
+    else:
+        answer.print_text()
+
+
+def answer_plans(question: PlanQuestion, options: PlanOptions) -> PlanAnswer:
+    with terminal.waiting_message("Searching for the fewest moves"):
+        plans = list(plan_all(question, options))
+    return PlanAnswer(
+        plans[0].plan.steps,
+        all(planned.plan.feasible for planned in plans),
+        plans_document(plans, question.limits),
+        partial(print_plans, question.view, plans, question.limits),
+    )
+
+
+def plan_all(question: PlanQuestion, options: PlanOptions) -> Iterator[PlannedRequest]:
+    """Plan for each pod with its gang, for all pods of each workload, and for those that wait together."""
+    view, facts = question.view, question.facts
+    for name, together in question.waiting:
+        yield _plan(view, facts, name, together, options)
     done: set[str] = set()
-    for pod in pods:
+    for pod in question.pods:
         if pod.metadata.uid in done:
             continue
         with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
             if pod.spec.node_name and not pod.finished:
                 message = f"pod {pod.metadata.full_name} is bound to node {pod.spec.node_name} already"
                 raise InputError(message, advice="Name a pod that waits, or was rejected.")
-            gang = gang_of(facts, pod)
+            gang = gang_of(facts, pod) if isinstance(facts, PlanFacts) else [pod]
             done.update(member.metadata.uid for member in gang)
             pending = list(map(pending_pod, gang))
         yield _plan(view, facts, f"pod {pod.metadata.full_name}", pending, options)
     with inputs.input_errors(Place()):
-        accepted = accept_for(view.cluster, workloads)
+        accepted = accept_for(view.cluster, question.workloads)
     for templates in split_by_object(accepted):
         first = templates[0]
         with inputs.input_errors(Place.at(first.source)):
@@ -70,7 +99,7 @@ def plan_all(
 
 
 def _plan(
-    view: ClusterView, facts: PlanFacts, name: str, pods: Sequence[tuple[Pod, ApiPodSpec]], options: PlanOptions
+    view: ClusterView, facts: EvictionFacts, name: str, pods: Sequence[tuple[Pod, ApiPodSpec]], options: PlanOptions
 ) -> PlannedRequest:
     if any(pod.uses_claims for pod, _ in pods):
         advice = "Ask 'alignup cluster why' which nodes have devices for it."
@@ -80,32 +109,36 @@ def _plan(
     return PlannedRequest(name, len(pods), plan)
 
 
-def defragment(  # noqa: PLR0913 - one question
-    view: ClusterView, facts: PlanFacts, workload: Workload, options: PlanOptions, *, max_moves: int, output: str
-) -> None:
-    """Print how many more pods like that of *workload* fit after moves."""
+def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) -> PlanAnswer:
+    """Let more pods like that of the first workload fit."""
+    workload, view = question.workloads[0], question.view
     with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
         (accepted,) = accept_for(view.cluster, [workload])
         result = defragment_for(
             view,
-            facts,
+            question.facts,
             (accepted.pod, scheduling_spec(accepted)),
             rules=options.rules(),
             max_moves=max_moves,
             should_stop=options.start_budget(),
         )
-    if output in terminal.DOCUMENTS:
-        gains = [{"moves": moves, "gained": gained} for moves, gained in result.gains]
-        facts_found = {"fitting": result.fitting, "gains": gains, "complete": result.complete}
-        terminal.print_as(output, {"version": VERSION, **facts_found, "steps": list(map(_step_document, result.steps))})
-        return
+    document = _defragmentation_document(result, question.limits)
+    return PlanAnswer(result.steps, bool(result.steps), document, partial(_print_defragmentation, question, result))
+
+
+# Text
+
+
+def _print_defragmentation(question: PlanQuestion, result: Defragmentation) -> None:
+    """Print how many more pods like that of the first workload fit after moves."""
+    workload, limits = question.workloads[0], question.limits
     fitting = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
     if result.gains:
         moves, gained = result.gains[-1]
         title = f"{fitting}, and {gained} more after {pluralize(moves, 'move')}"
     else:
         title = f"{fitting}, and no move was found that lets more fit"
-    lines = [*paragraph(title, style="title")]
+    lines = [*paragraph(f"{title}. {limits}" if limits else title, style="title")]
     if not result.complete:
         lines += paragraph("The best within the budget; a longer one (--budget) may find more.", style="dim")
     if result.gains:
@@ -117,48 +150,35 @@ def defragment(  # noqa: PLR0913 - one question
     terminal.print_lines(lines)
 
 
-# Text
-
-
-def print_plans(view: ClusterView, plans: Sequence[PlannedRequest]) -> None:
+def print_plans(view: ClusterView, plans: Sequence[PlannedRequest], limits: str = "") -> None:
+    """Print *plans*; *limits*: what is not known about the cluster, in a sentence."""
     lines: list[Line] = []
     for planned in plans:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(view, planned)
+        lines += _lines(view, planned, limits)
     terminal.print_lines(lines)
 
 
-def _lines(view: ClusterView, planned: PlannedRequest) -> Iterator[Line]:
+def _lines(view: ClusterView, planned: PlannedRequest, limits: str) -> Iterator[Line]:
     plan = planned.plan
     title = planned.name if planned.pods == 1 else f"{planned.name} ({pluralize(planned.pods, 'pod')})"
+    beyond = f". {limits}" if limits else ""
     if not plan.feasible:
-        yield from paragraph(f"No plan for {title}", style="warn")
+        yield from paragraph(f"No plan for {title}{beyond}", style="warn")
         yield from paragraph(plan.problem)
         return
     moves = len(plan.evictions)
     if moves:
-        yield from paragraph(f"{_capital(title)} needs {pluralize(moves, 'move')}", style="title")
+        yield from paragraph(f"{_capital(title)} needs {pluralize(moves, 'move')}{beyond}", style="title")
         yield from paragraph(describe_proof(moves, plan.at_least, plan.tried), style="dim")
         yield from section("Steps, in this order")
     else:
-        yield from paragraph(f"{_capital(title)} needs no move: the nodes admit it", style="title")
+        yield from paragraph(f"{_capital(title)} needs no move: the nodes admit it{beyond}", style="title")
         yield from section("Placement")
     for number, step in enumerate(plan.steps, 1):
         yield from paragraph(describe_step(plan, step), prefix=f"  {number}. ")
     if moves:
         yield from _pictures(view, plan)
-
-
-def describe_step(plan: MovePlan, step: PlanStep) -> str:
-    if step.evicts:
-        place = plan.new_place(step.pod.uid)
-        return f"evict {step.name} from {step.host}" + ("" if place else ", without a new place")
-    subject = "the replacement of " if step.replacement else ""
-    placements = step.verdict.placements if step.verdict else ()
-    nodes = bits.union(placement.hint.nodes or 0 for placement in placements)
-    where = f", NUMA node{'s' * (nodes.bit_count() > 1)} {bits.show(nodes)}" if nodes else ""
-    given = sentences.describe_allocations(placements)
-    return f"{subject}{step.name} goes to {step.host}{where}, decided{given and ': '}{given}"
 
 
 def _pictures(view: ClusterView, plan: MovePlan) -> Iterator[Line]:
@@ -179,8 +199,14 @@ def _capital(text: str) -> str:
 # Documents
 
 
-def plans_document(plans: Sequence[PlannedRequest]) -> dict[str, Any]:
-    return {"version": VERSION, "plans": [_plan_document(planned) for planned in plans]}
+def plans_document(plans: Sequence[PlannedRequest], limits: str = "") -> dict[str, Any]:
+    return {"version": VERSION, "limits": limits, "plans": [_plan_document(planned) for planned in plans]}
+
+
+def _defragmentation_document(result: Defragmentation, limits: str) -> dict[str, Any]:
+    gains = [{"moves": moves, "gained": gained} for moves, gained in result.gains]
+    facts_found = {"fitting": result.fitting, "gains": gains, "complete": result.complete}
+    return {"version": VERSION, "limits": limits, **facts_found, "steps": list(map(_step_document, result.steps))}
 
 
 def _plan_document(planned: PlannedRequest) -> dict[str, Any]:

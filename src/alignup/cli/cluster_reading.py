@@ -19,7 +19,7 @@ from alignup.schedule import cluster_upgrade
 from alignup.schedule.cluster_plan import PlanFacts, read_plan_facts
 from alignup.schedule.cluster_snapshot import ClusterView, read_cluster, summarize
 from alignup.schedule.cluster_upgrade import NodeUpgrade
-from alignup.schedule.pod_events import read_last_event
+from alignup.schedule.object_events import read_reports
 
 __all__ = ["read_plan_question", "read_question", "read_upgrades", "read_view", "summarize"]
 
@@ -28,16 +28,12 @@ _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kube
 
 async def read_question(
     client: ApiClient, namespace: str, *, words: Sequence[str], options: PodOptions
-) -> tuple[ClusterView, list[tuple[ApiPod, str]], list[Workload]]:
-    """Return the cluster, and the pods and workloads that are asked about; pods with what the gate last reported."""
+) -> tuple[ClusterView, list[tuple[ApiPod, tuple[str, ...]]], list[Workload]]:
+    """Return the cluster, and the pods and workloads that are asked about; pods with what was reported about them."""
     names = parse_object_names(words, "" if options.all_namespaces else options.namespace or namespace)
     workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
-    pods: list[tuple[ApiPod, str]] = []
-    for pod in await find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace):
-        reported = ""
-        if pod.spec.scheduling_gates:
-            reported = await read_last_event(client, pod)
-        pods.append((pod, reported))
+    named = await find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace)
+    pods = [(pod, () if pod.spec.node_name else await read_reports(client, pod)) for pod in named]
     view = await _with_host_states(
         read_cluster(
             client,

@@ -56,7 +56,8 @@ def command(*, names: tuple[str, ...], selection: PodSelection, options: Collect
     The archive has the pod, its events, the other pods of its node, claims, the configuration and version of the
     kubelet, the machine, and what the kubelet holds. The last two come from the HostState of the node if 'alignup
     observe' runs there, else from a reader: a pod that is created on the node, prints the topology and the kubelet's
-    state files, and is deleted. No secrets are in it: no environment variables, commands, images, volumes or labels.
+    state files, and is deleted. No secrets are in it: no environment variables, commands, images,
+    names of volumes, or labels of pods.
 
     First it prints what it will do, and asks. It names what may not be read, and the permission for it.
 

@@ -26,7 +26,7 @@ def read(options: HostOptions, file: str) -> tuple[HostInput, LoadedWorkloads]:
         node = inputs.read_host(archive.options, kubelet_faults=True)
         loaded = inputs.read_manifests(archive.files(Part.POD, Part.CLAIMS), node.host.settings.gates)
     name = str(archive.directory)
-    notes = (*_describe(archive.collection, file), *(note.replace(name, file) for note in node.notes))
+    notes = (*describe(archive.collection, file), *(note.replace(name, file) for note in node.notes))
     return node._replace(notes=notes), _renamed(loaded, name, file)
 
 
@@ -107,7 +107,8 @@ def _with_parts(options: HostOptions, collection: Collection, directory: Path) -
     )
 
 
-def _describe(collection: Collection, file: str) -> list[str]:
+def describe(collection: Collection, file: str) -> list[str]:
+    """Return what an archive is about, what differs from the node, and what it lacks."""
     index = collection.index
     kubelet = f", kubelet {index.kubelet_version}" if index.kubelet_version else ""
     said = f"; the pod was {index.reported}" if index.reported else ""

@@ -343,6 +343,10 @@ def raise_problems(loaded: LoadedWorkloads) -> None:
             raise ManifestError(loaded.problems)
 
 
+#: How versions of kubectl begin an error: ``error: …``, or ``E1118 19:20:44 … "command failed" err="…"``.
+_KUBECTL_ERROR = re.compile(r'^(?:error: |E\d{4} .*"command failed" err=")(.*?)"?$')
+
+
 def read_kustomization(directory: str, gates: FeatureGates) -> LoadedWorkloads:
     """Return what ``kubectl kustomize`` renders."""
     import subprocess  # noqa: PLC0415 - slow to import, only for -k
@@ -355,7 +359,8 @@ def read_kustomization(directory: str, gates: FeatureGates) -> LoadedWorkloads:
         message = "kubectl is not installed, and it renders kustomizations"
         raise FailureError(message, place=Place("-k"), advice=advice) from error
     if rendered.returncode:
-        problems = rendered.stderr.decode("utf-8", "replace").strip().splitlines() or ["kubectl kustomize failed"]
+        lines = rendered.stderr.decode("utf-8", "replace").strip().splitlines() or ["kubectl kustomize failed"]
+        problems = [_KUBECTL_ERROR.sub(r"\1", line) for line in lines]
         raise InputError(*problems[:5], place=place, advice=f"Try: kubectl kustomize {directory}")
     with input_errors(place, advice=GIVE_MANIFESTS):
         return read_manifest_text(rendered.stdout, f"kubectl kustomize {directory}", gates)

@@ -4,10 +4,10 @@
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from alignup.web.address import TcpAddress
 
 Decorator = Callable[[Any], Any]
+Options = TypeVar("Options")
 TOPOLOGY_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 GIVE_FILE = "Give a file that exists and can be read."
 
@@ -88,6 +89,15 @@ def option(metavar: str, help_text: str, default_text: str = "", *names: str, **
     if attributes.get("multiple"):
         text += " Repeatable."
     return field(metadata={"names": names, "metavar": metavar or None, "help": text, **attributes})
+
+
+def build_options(type_: type[Options], **given: Any) -> Options:
+    """Return options as a command has them that gets only those *given*."""
+    for each in fields(type_):  # type: ignore[arg-type]
+        if each.default is MISSING:
+            none = () if each.metadata.get("multiple") else False if each.metadata.get("is_flag") else None
+            given.setdefault(each.name, each.metadata.get("default", none))
+    return type_(**given)
 
 
 def path_option(metavar: str, help_text: str, default_text: str = "", **attributes: Any) -> Any:

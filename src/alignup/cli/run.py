@@ -75,7 +75,7 @@ class RunOptions:
     gpus: int | None = option("N", f"NVIDIA GPUs, the same as --device {GPU}=N", type=IntegerRange(min=1))
     device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as amd.com/gpu=1", multiple=True)
     devices_near: str | None = option(
-        "DEMAND", "Demand near devices: same-switch, same-root, nvlink or spread, as in docs/locality.md"
+        "DEMAND", "Demand near devices: same-switch, same-root, nvlink or spread, as in docs/near-devices.md"
     )
     policy: str | None = topology_policy_option()
     scope: str | None = topology_scope_option()

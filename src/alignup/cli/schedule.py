@@ -76,6 +76,7 @@ class ScheduleCommandOptions:
     approximate: bool = flag_option("Judge nodes without HostState by their NodeResourceTopology, if it is safe")
     force_deleted_may_run: bool = flag_option("Treat containers of force-deleted pods as possibly still running")
     kueue: bool = flag_option("Answer Kueue's admission checks of alignup.dev/admission-check (docs/gangs.md)")
+    plans: bool = flag_option("Carry out Plan objects, which evicts pods (docs/plan.md)")
     steer_hold: float = option(
         "SECONDS",
         "The --steer-hold of the observers",
@@ -85,7 +86,7 @@ class ScheduleCommandOptions:
     )
     plugin_rules: tuple[str, ...] = plugin_rule_option("any devices near the chosen NUMA nodes")
     record: Path | None = path_option(
-        "DIR", "Record decisions in DIR, to replay them in tests; the files name pods and nodes (docs/scheduling.md)"
+        "DIR", "Record decisions in DIR, to replay in tests; they name pods and nodes (docs/scheduling-operation.md)"
     )
     leader_elect: bool = option(
         "",

@@ -57,6 +57,7 @@ def _schedule_options(options: ScheduleCommandOptions) -> ScheduleOptions:
         names=options.allowed_hosts,
         lease=_lease(options) if options.leader_elect else None,
         kueue=options.kueue,
+        plans=options.plans,
         serves_extender=options.extender,
         extender=ExtenderOptions(
             offered=options.offered,

@@ -470,6 +470,21 @@ def run_cluster(host: HostOptions, options: SimulateOptions, output: str) -> Non
         terminal.print_lines(_cluster_lines(results))
 
 
+def simulate_once(host: HostOptions, options: SimulateOptions) -> ClusterSimulation:
+    """Return the simulation of a cluster with one strategy, after it has ended."""
+    (name, *more) = _strategy_names(options.strategy)
+    if more:
+        raise InputError("give one strategy", place=Place("--strategy"))
+    groups, submissions = _read_cluster(host, options)
+    with (
+        inputs.input_errors(Place(detail="in the cluster")),
+        terminal.progress(f"Simulating {name}", "pods") as progress,
+    ):
+        simulation = ClusterSimulation(groups, submissions, name, retries=options.retries, seed=options.seed)
+        simulation.run(progress)
+    return simulation
+
+
 def _read_shape(file: str) -> Pod:
     workloads, notes = inputs.read_workloads((file,))
     terminal.print_notes(notes)

@@ -15,7 +15,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import FailureError, InputError, Place
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.layout import paragraph, section, table
-from alignup.cli.options import HostOptions
+from alignup.cli.options import HostOptions, build_options
 from alignup.cli.simulate_output import name_field, resolve_group, title_caveat, write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.kubernetes.manifests.object_reader import ObjectReader
@@ -142,16 +142,8 @@ def _resolve(
 ) -> tuple[tuple[HostGroup, ...], str, str]:
     """Return the hosts of a combination, why their kubelets would not start, and a text of all they depend on."""
     config = Path(configuration.config) if configuration.config else None
-    host = HostOptions(
-        machine=None,
-        devices=(),
-        config=config,
-        config_dir=None,
-        changes=configuration.changes,
-        kubernetes_version=configuration.kubernetes_version or None,
-        state=None,
-        pods=(),
-    )
+    version = configuration.kubernetes_version or None
+    host = build_options(HostOptions, config=config, changes=configuration.changes, kubernetes_version=version)
     try:
         release, _ = inputs.read_release(configuration.kubernetes_version or None)
         inputs.configuration_text(config, configuration.changes, release=release)

@@ -6,7 +6,7 @@ annotations are never in an archive. A step without permission is a missing part
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,15 +31,20 @@ from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundErro
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.kubernetes.api.known_pods import kubelet_uid
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, ObjectMeta
+from alignup.kubernetes.api.pods_with_volumes import PODS_WITH_VOLUMES, PodWithVolumes
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
 from alignup.kubernetes.kubelet_files.state_files import dump_cpu_state, dump_device_state, dump_memory_state
+from alignup.kubernetes.manifests.disruption import SAFE_TO_EVICT
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart, PodObject
 
 LEFT_OUT = (
-    "environment variables, commands, images, volumes, labels, annotations of others, and what device plugins set in "
-    "containers"
+    "environment variables, commands, images, names and contents of volumes, labels of pods, annotations of others, "
+    "and what device plugins set in containers"
 )
-_KEPT_ANNOTATIONS = ("alignup.dev/", "topology.alignup.dev/")
+_KEPT_ANNOTATIONS = ("alignup.dev/", "topology.alignup.dev/", SAFE_TO_EVICT)
+#: Where a pod may be scheduled to, and whether it may be evicted: for plans.
+_KEPT_SPEC = ("nodeName", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulingGroup")
+_KEPT_METADATA = ("creationTimestamp", "deletionTimestamp")
 _SECRET_FIELDS = ("staticPodURL", "staticPodURLHeader")  #: of a KubeletConfiguration: these can have tokens
 
 Parts = Mapping[str, bytes]
@@ -200,12 +205,31 @@ def pod_document(pod: ApiPod, *, with_status: bool = False) -> dict[str, Any]:
     metadata.pop("labels", None)
     metadata["annotations"] = _known(pod.metadata.annotations)
     metadata["uid"] = kubelet_uid(pod)
-    if pod.spec.node_name:
-        spec["nodeName"] = pod.spec.node_name
+    whole = to_builtins(pod)
+    metadata |= {name: whole["metadata"][name] for name in _KEPT_METADATA if name in whole["metadata"]}
+    owners = [owner for owner in pod.metadata.owner_references if owner.controller]
+    metadata["ownerReferences"] = to_builtins(owners)
+    spec |= {name: whole["spec"][name] for name in _KEPT_SPEC if name in whole.get("spec", {})}
+    if isinstance(pod, PodWithVolumes):
+        spec["volumes"] = list(_kinds_of_volumes(pod))
     status["phase"] = pod.status.phase
     if with_status:
         status |= {"reason": pod.status.reason, "message": pod.status.message}
     return {"apiVersion": PODS.api_version, "kind": PODS.kind, **document}
+
+
+def _kinds_of_volumes(pod: PodWithVolumes) -> Iterator[dict[str, Any]]:
+    """Yield the volumes that may be local, without their names."""
+    for number, volume in enumerate(pod.spec.volumes):
+        kind: dict[str, Any] = {}
+        if volume.host_path is not None:
+            kind = {"hostPath": {"path": ""}}
+        elif volume.empty_dir is not None:
+            kind = {"emptyDir": {"medium": volume.empty_dir.medium}}
+        elif volume.persistent_volume_claim is not None or volume.ephemeral is not None:
+            kind = {"persistentVolumeClaim": {"claimName": ""}}
+        if kind:
+            yield {"name": f"volume-{number}", **kind}
 
 
 def _known(annotations: Mapping[str, str]) -> dict[str, str]:
@@ -225,7 +249,13 @@ async def _read_node(client: ApiClient, subject: Subject, _report: Report) -> Pa
         "allocatable": node.status.allocatable,
         "nodeInfo": {"kubeletVersion": node.status.node_info.kubelet_version},
     }
-    document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.metadata.name}, "status": status}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.metadata.name, "labels": node.metadata.labels},
+        "spec": to_builtins(node.spec),
+        "status": status,
+    }
     return {Part.NODE: encode(document)}
 
 
@@ -242,7 +272,7 @@ async def _read_configz(client: ApiClient, subject: Subject, _report: Report) ->
 
 
 async def _read_pods(client: ApiClient, subject: Subject, _report: Report) -> Parts:
-    pods = (await client.list(PODS, Query(fields=f"spec.nodeName={subject.node}"))).items
+    pods = (await client.list(PODS_WITH_VOLUMES, Query(fields=f"spec.nodeName={subject.node}"))).items
     reader = subject.reader.name if subject.reader else ""
     listed = [pod_document(pod) for pod in pods if pod.metadata.name != reader]
     return {Part.PODS: encode({"apiVersion": "v1", "kind": "List", "items": listed})}

@@ -11,31 +11,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from alignup.documents.codec import Count, Document, LinuxList, Timestamp
+from alignup.placement.scheduling.plan_steps import PlanPhase, StepPhase
 
 GROUP, VERSION, KIND, PLURAL = "alignup.dev", "v1alpha1", "Plan", "plans"
 
 MAX_STEPS = 400  #: of one plan
 DEADLINE_SECONDS = 1800  #: of a plan that names no deadline
-
-
-class PlanPhase(StrEnum):
-    """How far a plan has been carried out; ``SUCCEEDED`` and ``FAILED`` are final."""
-
-    PENDING = "Pending"  #: another plan is active, or the service has not read it yet
-    RUNNING = "Running"  #: it is active: its room is held
-    PAUSED = "Paused"  #: it is active, but no further pod is evicted
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-
-
-class StepPhase(StrEnum):
-    """How far a step has been carried out."""
-
-    WAITING = "Waiting"  #: for the steps before it
-    STARTED = "Started"  #: a pod is being evicted, or the node waits for the pod that it is held for
-    DONE = "Done"
-    FAILED = "Failed"
-    SKIPPED = "Skipped"  #: it is not needed any more, or the plan ended before it
 
 
 class StepAction(StrEnum):
@@ -51,6 +32,7 @@ class PlanMetadata(Document, frozen=True, omit_defaults=True, kw_only=True):
     resource_version: str = ""
     generation: Count = 0  #: rises with every change of ``spec``
     creation_timestamp: Timestamp | None = None
+    deletion_timestamp: Timestamp | None = None
 
 
 class PlannedPod(Document, frozen=True, kw_only=True):
@@ -83,6 +65,10 @@ class StepStatus(Document, frozen=True, omit_defaults=True, kw_only=True):
     message: str = ""
     pod: str = ""  #: uid of the pod that was admitted as the replacement
     time: Timestamp | None = None  #: of the last change of ``phase``
+    # Of an eviction, what the next leader cannot read any more. They are written before the pod is evicted.
+    evicted_pod: str = ""  #: what it requests: a Pod object as JSON
+    controllers: tuple[str, ...] = ()  #: uids of those that create the pod again
+    earlier_pods: tuple[str, ...] = ()  #: uids of pods of the same controllers that waited before the eviction
 
 
 class PlanCondition(Document, frozen=True, omit_defaults=True, kw_only=True):

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from alignup.align import admit, bits
+from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision
 from alignup.align.devices.plugin_rules import NEEDS_LINKS, PluginRules
 from alignup.align.devices.provider import by_affinity
@@ -19,6 +20,7 @@ from alignup.align.prediction import predict
 from alignup.align.workload import Pod
 from alignup.placement.pod_demands import find_refusal
 from alignup.placement.pod_shape import PodShape
+from alignup.placement.steered import ANYWHERE, decide_steered
 
 
 class HostModel:
@@ -51,10 +53,13 @@ class HostModel:
             return admit.decide(pod, ledger, providers=host.providers, rules=host.rules)
         return predict(pod, ledger, providers=host.providers, rules=host.rules)
 
-    def admit(self, ledger: Ledger, pod: Pod) -> Ledger | None:
-        """Return *ledger* after the admission of *pod*; ``None``: it is rejected, or a demand is not met."""
+    def admit(self, ledger: Ledger, pod: Pod, nodes: NodeSet = ANYWHERE) -> Ledger | None:
+        """Return *ledger* after the admission of *pod* while markers are on *nodes* only.
+
+        ``None``: it is rejected, or a demand is not met.
+        """
         host = self.at(ledger)
-        decision = host.decide_without_plugins(pod)
+        decision = decide_steered(host, pod, nodes)
         return None if not decision.admitted or find_refusal(host, pod) else ledger_after(decision)
 
     def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:

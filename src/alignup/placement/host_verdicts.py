@@ -36,7 +36,6 @@ from alignup.placement.pod_shape import SHAPE_UID, PodShape, build_shape, shape_
 from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.steered import ANYWHERE, NOT_THERE, are_on, marker_nodes, withdraw_markers
 from alignup.placement.verdict import (
-    DEFECT,
     MAY_BE_REJECTED,
     TOO_MUCH_WORK,
     UNSETTLED_DEVICES,
@@ -44,6 +43,7 @@ from alignup.placement.verdict import (
     Verdict,
     VerdictKind,
     combine,
+    defect,
     rejected,
     unknown,
 )
@@ -514,7 +514,7 @@ class HostVerdicts:
         except Exception as error:
             if not self._is_reported(record.name, error):
                 raise
-            return unknown(DEFECT, f"{type(error).__name__}: {error}")
+            return defect(error)
 
     def _is_reported(self, host: str, error: Exception) -> bool:
         """Pass an error to the listener; return whether there is one, and the error is a defect."""
@@ -556,7 +556,7 @@ class HostVerdicts:
         except Exception as error:
             if not self._is_reported(host, error):
                 raise
-            return unknown(DEFECT, f"{type(error).__name__}: {error}")
+            return defect(error)
 
     def admit_tentatively(self, host: str, tentative: TentativeHost, shape: PodShape) -> TentativeHost | None:
         """Return the host *tentative* after it has admitted a pod; ``None``: it does not."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
+from alignup.align.bits import NodeSet
 from alignup.align.errors import AlignError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import shape_key
+from alignup.placement.steered import ANYWHERE
 
 MAX_UNSUITABLE = 20  #: hosts without room for any of the pods, after which the search for hosts ends
 
@@ -18,23 +20,34 @@ def admits_alone(model: HostModel, ledger: Ledger, *pods: Pod, staying: Collecti
     return _admit(model, after, *pods) is not None
 
 
-def _admit(model: HostModel, ledger: Ledger, *pods: Pod) -> Ledger | None:
-    """Return *ledger* after the admission of pods, in this order; ``None``: not all are admitted."""
+def _admit(model: HostModel, ledger: Ledger, *pods: Pod, nodes: NodeSet = ANYWHERE) -> Ledger | None:
+    """Return *ledger* after the admission of pods, in this order, while markers are on *nodes* only.
+
+    ``None``: not all are admitted.
+    """
     after: Ledger | None = ledger
     try:
         for pod in pods:
-            after = after and model.admit(after, pod)
+            after = after and model.admit(after, pod, nodes)
     except AlignError:
         return None
     return after
 
 
 def fits_after(
-    record: HostRecord, holders: Sequence[Pod], newcomers: Sequence[Pod], *, staying: Collection[str]
+    record: HostRecord,
+    holders: Sequence[Pod],
+    newcomers: Sequence[Pod],
+    *,
+    staying: Collection[str],
+    nodes: NodeSet = ANYWHERE,
 ) -> bool:
-    """Return whether *holders* are admitted after *newcomers*, when all pods have ended but those that stay."""
+    """Return whether *holders* are admitted after *newcomers*, when all pods have ended but those that stay.
+
+    The newcomers are steered to *nodes*.
+    """
     model = record.model
-    after = [_admit(model, ledger, *newcomers) for ledger in record.states().ledgers]
+    after = [_admit(model, ledger, *newcomers, nodes=nodes) for ledger in record.states().ledgers]
     return bool(after) and all(ledger and admits_alone(model, ledger, *holders, staying=staying) for ledger in after)
 
 

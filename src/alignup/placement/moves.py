@@ -34,6 +34,7 @@ from alignup.placement.verdict import Verdict, unknown
 from alignup.placement.victims import DisruptionBudget, count_violations
 
 QUICK_HOSTS = 32  #: on which the quick search tries to make room
+QUICK_DEPTH = 3  #: of moves for moved pods in that search
 MAX_TARGETS = 8  #: hosts in different states that are tried for a pod that is moved
 #: Moves of which all sets are tried for the cheapest, and even where evicting all pods is not enough: admission is
 #: only nearly monotone.
@@ -56,6 +57,9 @@ class RunningPod:
     group: str = ""  #: of pods that are disrupted together or not at all
     hosts: Collection[str] | None = None  #: that its replacement can be scheduled to; ``None``: all
     age: int = 0  #: in seconds
+    terminating: bool = False
+    controllers: frozenset[str] = frozenset()  #: uids of those that create it again
+    scheduler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class _Room(NamedTuple):
 
 
 _UNDECIDED = unknown("not decided yet")
+_UNKNOWN_STATE, _NOT_THERE = unknown("unknown state"), unknown("the pod is not there, or terminates")
 
 
 class Planner:
@@ -212,15 +217,22 @@ class Planner:
 
     def verify(self, steps: Sequence[PlanStep]) -> tuple[PlanStep, ...] | None:
         """Decide on all *steps* in order from the present state; ``None`` if one of them is not possible."""
+        proved, problem = self.prove(steps)
+        return None if problem else proved
+
+    def prove(self, steps: Sequence[PlanStep]) -> tuple[tuple[PlanStep, ...], Verdict | None]:
+        """Decide on *steps* in order from the present state; return the possible ones, and what the next one lacks."""
         hosts: dict[str, TentativeHost] = {}
-        proved = []
+        proved: list[PlanStep] = []
         for step in steps:
             host = self._host(hosts, step.host)
             if host is None:
-                return None
+                return tuple(proved), _UNKNOWN_STATE
             after: TentativeHost | None
             if step.evicts:
-                after = host.without((step.pod.uid,)) if host.holds(step.pod.uid) else None
+                if not host.holds(step.pod.uid):
+                    return tuple(proved), _NOT_THERE
+                after = host.without((step.pod.uid,))
             else:
                 shape = self._verdicts.shape(step.pod)
                 verdict = self._verdicts.of_tentative(step.host, host, shape)
@@ -228,11 +240,11 @@ class Planner:
                     verdict = verdict.for_host(self._records[step.host].ledger.devices.inventories)
                 step = replace(step, verdict=verdict)  # noqa: PLW2901 - with its proof
                 after = self._verdicts.admit_tentatively(step.host, host, shape)
-            if after is None:
-                return None
+                if after is None:
+                    return tuple(proved), verdict
             hosts[step.host] = after
             proved.append(step)
-        return tuple(proved)
+        return tuple(proved), None
 
     def _make_room(self, room: _Room, waiting: PendingPod) -> tuple[_Room | None, int]:
         """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""
@@ -244,7 +256,7 @@ class Planner:
         best: _Room | None = None
         count = 0
         try:
-            best = self._quick_room(room, waiting)
+            best = self._quick_room(room, waiting) or self._quick_room(room, waiting, depth=QUICK_DEPTH)
             if best is not None and self._rules.first:
                 return best, 1
             most = self._rules.max_moves if best is None else len(best.evicted) - len(room.evicted)
@@ -262,19 +274,53 @@ class Planner:
             return best, max(count, 1)
         return best, 1 if self._limited else count
 
-    def _quick_room(self, room: _Room, waiting: PendingPod) -> _Room | None:
-        """Return a room on one of the most promising hosts, without a proof that it needs the fewest moves."""
+    def _quick_room(self, room: _Room, waiting: PendingPod, *, depth: int = 0, exclude: str = "") -> _Room | None:
+        """Return a room on one of the most promising hosts, without a proof that it needs the fewest moves.
+
+        Moves that make room for a moved pod are tried up to *depth*, the first that are found.
+        """
         best: _Room | None = None
-        for host in islice(self._promising(room.hosts, waiting), QUICK_HOSTS):
+        hosts = (host for host in self._promising(room.hosts, waiting) if host != exclude)
+        for host in islice(hosts, QUICK_HOSTS):
             search = self._search(room, waiting.pod, host)
             spared = search.spare() if search.units else None
             if spared is None:
-                self._never_admitting.add(host)
+                self._never_admitting.update(() if exclude else (host,))
                 continue
-            for other in islice(self._rooms_with(room, waiting, host, *spared, left=0), 1):
-                if len(other.evicted) - len(room.evicted) <= self._rules.max_moves:
-                    best = other if best is None or self._order(other) < self._order(best) else best
+            start, leaving = self._without(room, host, *spared)
+            moves = self._quick_places(start._replace(steps=()), leaving, host, depth)
+            if moves is None:
+                self._without_new_places.update(() if exclude else (_uids(leaving),))
+                continue
+            if len(moves.evicted) <= self._rules.max_moves:
+                other = _completed(room, moves, PlanStep(waiting.pod, host, _UNDECIDED))
+                best = other if best is None or self._order(other) < self._order(best) else best
+                if depth or exclude:
+                    break
         return best
+
+    def _quick_places(self, room: _Room, leaving: Sequence[RunningPod], target: str, depth: int) -> _Room | None:
+        """Return the first new places of pods that leave, each found after those before it; ``None``: there are none.
+
+        Up to *depth*, moves make room for a pod that fits nowhere.
+        """
+        for running in leaving:
+            moving, evictions = PendingPod(running.pod, running.hosts), self._evictions(running)
+            place = next(self._targets(room.hosts, moving), None) if running.moves else None
+            inner = None
+            if place is None and running.moves and depth:
+                inner = self._quick_room(_Room(room.hosts, (), room.evicted), moving, depth=depth - 1, exclude=target)
+            if place is not None:
+                arrival = PlanStep(running.pod, place[0], _UNDECIDED, replacement=True)
+                hosts = {**room.hosts, place[0]: place[1]}
+                room = _Room(hosts, (*room.steps, *evictions, arrival), room.evicted)
+            elif inner is not None:
+                room = _before_arrival(room, inner, running, evictions)
+            elif running.preemptible:
+                room = room._replace(steps=(*room.steps, *evictions))
+            else:
+                return None
+        return room
 
     def _rooms(
         self, room: _Room, waiting: PendingPod, count: int, *, exclude: str = "", most: int | None = None
@@ -298,11 +344,9 @@ class Planner:
         moved = False
         for moves in self._find_new_places(start._replace(steps=()), leaving, host, left):
             moved = True
-            before, later = _split(moves.steps, host)
-            steps = (*room.steps, *before, PlanStep(waiting.pod, host, _UNDECIDED), *later)
-            yield moves._replace(steps=steps)
+            yield _completed(room, moves, PlanStep(waiting.pod, host, _UNDECIDED))
         if not moved:
-            self._without_new_places.add(tuple(sorted(running.pod.uid for running in leaving)))
+            self._without_new_places.add(_uids(leaving))
 
     def _without(self, room: _Room, host: str, units: UnitSet, after: TentativeHost) -> tuple[_Room, list[RunningPod]]:
         """Return the hosts without *units*, of which one host is *after* then, and all pods that leave."""
@@ -323,8 +367,7 @@ class Planner:
             yield room
             return
         running, rest = leaving[0], leaving[1:]
-        group = self._group(running)  # which is evicted as a whole before its first pod has a new place
-        evictions = tuple([PlanStep(member.pod, member.host) for member in (group if group[0] is running else ())])
+        evictions = self._evictions(running)
         if running.moves:
             moving = PendingPod(running.pod, running.hosts)
             for host, after in self._targets(room.hosts, moving):
@@ -333,13 +376,15 @@ class Planner:
                 yield from self._find_new_places(moved, rest, target, left)
             for count in range(1, left + 1):
                 for inner in self._rooms(_Room(room.hosts, (), room.evicted), moving, count, exclude=target):
-                    # The evictions go right before the arrival, after the moves that it needs.
-                    place = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
-                    arrival = replace(inner.steps[place], replacement=True)
-                    steps = (*room.steps, *inner.steps[:place], *evictions, arrival, *inner.steps[place + 1 :])
-                    yield from self._find_new_places(inner._replace(steps=steps), rest, target, left - count)
+                    moved = _before_arrival(room, inner, running, evictions)
+                    yield from self._find_new_places(moved, rest, target, left - count)
         if running.preemptible:
             yield from self._find_new_places(room._replace(steps=(*room.steps, *evictions)), rest, target, left)
+
+    def _evictions(self, running: RunningPod) -> tuple[PlanStep, ...]:
+        """Return the evictions before a pod gets a new place: a group leaves as a whole before its first pod does."""
+        group = self._group(running)
+        return tuple([PlanStep(member.pod, member.host) for member in (group if group[0] is running else ())])
 
     # More pods of one shape
 
@@ -435,7 +480,7 @@ class Planner:
         verdicts = self._verdicts.of_all(waiting.pod).verdicts
         names = self.hosts_for(waiting)
         return sorted(
-            (name for name in names if self._host(hosts, name)), key=lambda name: (_lack(verdicts[name]), name)
+            (name for name in names if self._host(hosts, name)), key=lambda name: (lack(verdicts[name]), name)
         )
 
     def hosts_for(self, waiting: PendingPod) -> frozenset[str]:
@@ -575,13 +620,33 @@ class Planner:
         return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
 
 
+def _uids(leaving: Iterable[RunningPod]) -> tuple[str, ...]:
+    return tuple(sorted(running.pod.uid for running in leaving))
+
+
+def _completed(room: _Room, moves: _Room, arrival: PlanStep) -> _Room:
+    """Return *moves* with the *arrival* that they make room for, after the steps of *room*."""
+    before, later = _split(moves.steps, arrival.host)
+    return moves._replace(steps=(*room.steps, *before, arrival, *later))
+
+
+def _before_arrival(room: _Room, inner: _Room, running: RunningPod, evictions: Sequence[PlanStep]) -> _Room:
+    """Return the room *inner* for a pod that moves, after the steps of *room*.
+
+    The *evictions* of the pod go right before its arrival, after the moves that it needs.
+    """
+    place = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
+    arrival = replace(inner.steps[place], replacement=True)
+    return inner._replace(steps=(*room.steps, *inner.steps[:place], *evictions, arrival, *inner.steps[place + 1 :]))
+
+
 def _split(steps: Sequence[PlanStep], host: str) -> tuple[list[PlanStep], list[PlanStep]]:
     """Split off the arrivals on the host that is made room on: they were decided after all that leaves it."""
     later = [step for step in steps if not step.evicts and step.host == host]
     return [step for step in steps if step.evicts or step.host != host], later
 
 
-def _lack(verdict: Verdict) -> float:
+def lack(verdict: Verdict) -> float:
     """Return how much a host lacks for a pod, from 0 on: of the NUMA node that lacks least, and of the whole host."""
     shortfalls = verdict.rejection.shortfalls if verdict.rejection else ()
     by_place: dict[int | None, float] = {}

@@ -106,6 +106,11 @@ def unknown(reason: str, note: str = "") -> Verdict:
     return Verdict(VerdictKind.UNKNOWN, reason, note=note)
 
 
+def defect(error: Exception) -> Verdict:
+    """Return the verdict of a decision that failed unexpectedly."""
+    return unknown(DEFECT, f"{type(error).__name__}: {error}")
+
+
 def rejected(rejection: Rejection, disagreeing: Sequence[str] = ()) -> Verdict:
     return Verdict(VerdictKind.REJECTS, reason_text(rejection, disagreeing), rejection)
 

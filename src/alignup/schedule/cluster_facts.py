@@ -1,24 +1,23 @@
 """Facts that scheduling depends on, from the objects of the API server: see ``placement.scheduling.facts``."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from alignup.align.claims.resource_claims import Claim
-from alignup.align.errors import PodError, Problem
+from alignup.align.errors import AlignError, PodError, Problem
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MARKER
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.facts import ClaimFit, Explained, GangFacts, GroupKey, PodFacts, WaitState
-from alignup.placement.verdict import Verdict
+from alignup.placement.verdict import DEFECT, Verdict, defect
 from alignup.schedule.gate.release_patch import HOST_NAME, controller_uids, pinned_nodes, scheduled_condition
 from alignup.schedule.known_claims import ObjectName
 from alignup.schedule.node_selection import (
-    exclusions,
     has_preferences,
     is_unschedulable,
     selection_key,
@@ -28,6 +27,8 @@ from alignup.schedule.pod_groups import group_of
 
 if TYPE_CHECKING:
     from alignup.schedule.live_cluster import LiveCluster
+
+Result = TypeVar("Result")
 
 PLACEMENT_ANNOTATION = f"{GROUP}/predicted-placement"  #: of pods that the extender has bound: what they will get
 GATE = f"{GROUP}/placement"  #: the scheduling gate of pods that wait for a node
@@ -148,11 +149,26 @@ class LiveFacts:
         pod = self._live.find_by_uid(facts.uid)
         if pod is None:
             return {}
-        reasons = {node.metadata.name: exclusions(node, pod.spec) for node in self._live.nodes.objects.values()}
+        excludes = self._live.node_filter.excludes
+        reasons = {node.metadata.name: excludes(node, pod.spec) for node in self._live.nodes.objects.values()}
         return {name: excluded[0] for name, excluded in reasons.items() if excluded}
 
     def insufficient(self, node: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> Collection[str]:
-        return self._live.node_capacity.insufficient(node, pod, beside=beside, empty=empty)
+        try:
+            return self._live.node_capacity.insufficient(node, pod, beside=beside, empty=empty)
+        except Exception as error:  # noqa: BLE001 - whatever one node raises, others are decided
+            self._live.failed_decisions.note(node, error)
+            return (DEFECT,)
+
+    def _isolated(self, node: str, decide: Callable[[], Result], failed: Callable[[Exception], Result]) -> Result:
+        """Return a decision about a node; one that a defect prevents is counted, and *failed* returns another."""
+        try:
+            return decide()
+        except AlignError:  # about the pod
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._live.failed_decisions.note(node, error)
+            return failed(error)
 
     def unique_host_names(self, nodes: Sequence[str]) -> tuple[str, ...]:
         labels = {name: node.metadata.labels.get(HOST_NAME, "") for (_, name), node in self._live.nodes.objects.items()}
@@ -164,7 +180,7 @@ class LiveFacts:
         return self._live.approximate_nodes
 
     def verdict_without_report(self, pod: Pod, node: str) -> Verdict:
-        return self._live.verdict_without_report(pod, node)
+        return self._isolated(node, lambda: self._live.verdict_without_report(pod, node), defect)
 
     # Claims
 
@@ -173,7 +189,11 @@ class LiveFacts:
         return self._live.claims.known
 
     def claim_fit(self, pod: Pod, node: str, *, idle: bool = False) -> ClaimFit:
-        return self._live.claim_fit(pod, node, idle=idle)
+        return self._isolated(
+            node,
+            lambda: self._live.claim_fit(pod, node, idle=idle),
+            lambda _error: ClaimFit(possible=False, reason=DEFECT, certain=False),
+        )
 
     def claims_open(self, pod: Pod) -> bool:
         return self._live.claims.is_open(pod)
@@ -184,7 +204,7 @@ class LiveFacts:
     def explain_claims(
         self, pod: Pod, node: str, verdict: Verdict | None = None, newer: Mapping[ObjectName, Claim] | None = None
     ) -> Explained:
-        return self._live.explain_claims(pod, node, verdict, newer)
+        return self._isolated(node, lambda: self._live.explain_claims(pod, node, verdict, newer), lambda _error: ())
 
     # The extender
 

@@ -4,10 +4,11 @@ The objects that say so (pods, PodDisruptionBudgets, Jobs, PodGroups, volumes) a
 protects pods: a plan never counts on something unknown.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -16,15 +17,18 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import UNFINISHED_PODS, ApiClient, Resource
 from alignup.kubernetes.api.errors import ForbiddenError, NotFoundError
-from alignup.kubernetes.api.known_pods import bound_pod, known_pod, kubelet_uid
+from alignup.kubernetes.api.known_pods import asked_pod, bound_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, ApiPodSpec, ObjectMeta
-from alignup.kubernetes.manifests.disruption import EvictedPod, EvictionRules, PodVolume
+from alignup.kubernetes.api.pods_with_volumes import PODS_WITH_VOLUMES, PodWithVolumes
+from alignup.kubernetes.manifests.disruption import EvictedPod, EvictionRules
+from alignup.kubernetes.manifests.node_selectors import NodeSelector
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PendingPod, PlanStep, RunningPod
 from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.disruption_budgets import read_budgets
-from alignup.schedule.node_selection import exclusions, selection_key
+from alignup.schedule.gate.release_patch import controller_uids
+from alignup.schedule.node_selection import exclusions, selection_key, selects_node
 from alignup.schedule.pod_groups import KUBERNETES, RESOURCES, group_of
 
 CLAIMS = "with ResourceClaims"
@@ -33,16 +37,6 @@ NO_CONTROLLER = "without a controller"
 NEAR_OTHERS = "with required affinity to other pods or a required spread"
 SEVERAL_BUDGETS = "covered by several PodDisruptionBudgets"
 UNREADABLE = "that cannot be read"
-
-
-class PlannedPodSpec(ApiPodSpec, frozen=True):
-    volumes: tuple[PodVolume, ...] = ()
-
-
-class PlannedPod(ApiPod, frozen=True):
-    """A pod with its volumes."""
-
-    spec: PlannedPodSpec = PlannedPodSpec()
 
 
 class JobSpec(ObjectPart, frozen=True):
@@ -76,9 +70,14 @@ class VolumeClaim(ObjectPart, frozen=True):
     spec: VolumeClaimSpec = VolumeClaimSpec()
 
 
+class VolumeNodeAffinity(ObjectPart, frozen=True):
+    required: NodeSelector | None = None
+
+
 class VolumeSpec(ObjectPart, frozen=True):
     local: dict[str, Any] | None = None
     host_path: dict[str, Any] | None = None
+    node_affinity: VolumeNodeAffinity | None = None
 
 
 class Volume(ObjectPart, frozen=True):
@@ -86,7 +85,6 @@ class Volume(ObjectPart, frozen=True):
     spec: VolumeSpec = VolumeSpec()
 
 
-PLANNED_PODS = Resource(type=PlannedPod, kind="Pod", plural="pods", namespaced=True)
 JOBS = Resource(type=Job, kind="Job", plural="jobs", group="batch", namespaced=True)
 VOLUME_CLAIMS = Resource(
     type=VolumeClaim, kind="PersistentVolumeClaim", plural="persistentvolumeclaims", namespaced=True
@@ -96,17 +94,31 @@ VOLUMES = Resource(type=Volume, kind="PersistentVolume", plural="persistentvolum
 Object = TypeVar("Object", bound=ApiObject)
 
 
+class EvictionFacts(Protocol):
+    """What is known about the pods that run, and about who may be evicted."""
+
+    @property
+    def budgets(self) -> Sequence[DisruptionBudget]: ...
+
+    def running(self, view: ClusterView, rules: EvictionRules, *, priority: int) -> Iterable[RunningPod]:
+        """Return the pods that run, with what a plan for a pod of this *priority* may do with them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
     """What the API server says about evictions."""
 
-    pods: Sequence[PlannedPod]
+    pods: Sequence[PodWithVolumes]
     budgets: Sequence[DisruptionBudget] = ()
     local_claims: Collection[str] | None = None  #: of local volumes, as ``NAMESPACE/NAME``; ``None``: unknown
+    claim_nodes: Mapping[str, NodeSelector] = field(default_factory=dict)  #: that can use the volumes
     disruptable_jobs: Collection[str] | None = None  #: uids of Jobs that ignore evictions; ``None``: unknown
     whole_groups: Collection[tuple[str, str]] = ()  #: namespace and name of PodGroups that are disrupted as a whole
     now: float = 0.0  #: seconds since the epoch
     notes: tuple[str, ...] = ()
+
+    def running(self, view: ClusterView, rules: EvictionRules, *, priority: int) -> Iterable[RunningPod]:
+        return running_pods(view, self, rules, priority=priority)
 
 
 async def read_plan_facts(client: ApiClient) -> PlanFacts:
@@ -121,19 +133,25 @@ async def read_plan_facts(client: ApiClient) -> PlanFacts:
             notes.append(f"{error}; pods that depend on it are not evicted")
             return None
 
-    pods = (await client.list(PLANNED_PODS, UNFINISHED_PODS)).items
+    pods = (await client.list(PODS_WITH_VOLUMES, UNFINISHED_PODS)).items
     claims = await read(VOLUME_CLAIMS)
     volumes = await read(VOLUMES)
-    local_claims = None
+    local_claims, claim_nodes = None, dict[str, NodeSelector]()
     if claims is not None and volumes is not None:
         local = {volume.metadata.name for volume in volumes if volume.spec.local or volume.spec.host_path}
         local_claims = {claim.metadata.full_name for claim in claims if claim.spec.volume_name in local}
+        affinities = {volume.metadata.name: volume.spec.node_affinity for volume in volumes}
+        for claim in claims:
+            affinity = affinities.get(claim.spec.volume_name)
+            if affinity is not None and affinity.required is not None:
+                claim_nodes[claim.metadata.full_name] = affinity.required
     jobs = await read(JOBS)
     groups = [group for resource in RESOURCES[KUBERNETES] for group in await read(resource) or ()]
     return PlanFacts(
         pods=pods,
         budgets=await read_budgets(client, pods),
         local_claims=local_claims,
+        claim_nodes=claim_nodes,
         disruptable_jobs=None if jobs is None else {job.metadata.uid for job in jobs if job.ignores_evictions},
         whole_groups={(group.metadata.namespace, group.metadata.name) for group in groups if group.disrupted_whole},
         now=client.timing.time_of_day(),
@@ -142,11 +160,25 @@ async def read_plan_facts(client: ApiClient) -> PlanFacts:
 
 
 class _NodeSets:
-    """The nodes that schedulers consider for pods with the same selectors."""
+    """The nodes that schedulers consider for pods with the same selectors and volumes."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, claim_nodes: Mapping[str, NodeSelector] = MappingProxyType({})) -> None:
         self._view = view
+        self._claim_nodes = claim_nodes
         self._known: dict[Hashable, frozenset[str]] = {}
+
+    def of_pod(self, pod: PodWithVolumes) -> frozenset[str]:
+        """Return the nodes for the next pod like this one that uses the same claims."""
+        claims = msgspec.convert(pod, EvictedPod, from_attributes=True).claims() if pod.spec.volumes else ()
+        nodes = self.considered(_unbound(pod.spec))
+        for selector in [self._claim_nodes[claim] for claim in claims if claim in self._claim_nodes]:
+            if selector not in self._known:
+                terms = selector.node_selector_terms
+                self._known[selector] = frozenset(
+                    name for name, node in self._view.nodes.items() if selects_node(terms, name, node.metadata.labels)
+                )
+            nodes &= self._known[selector]
+        return nodes
 
     def considered(self, spec: ApiPodSpec) -> frozenset[str]:
         key = selection_key(spec)
@@ -159,7 +191,7 @@ class _NodeSets:
 def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, priority: int) -> Iterator[RunningPod]:
     """Yield the pods that run on nodes, with what a plan for a pod of this *priority* may do with them."""
     rules = replace(rules, local_claims=facts.local_claims, disruptable_jobs=facts.disruptable_jobs)
-    nodes = _NodeSets(view)
+    nodes = _NodeSets(view, facts.claim_nodes)
     uids = {pod.metadata.uid for pod in facts.pods}
     budgeted: dict[str, int] = {}
     for budget in facts.budgets:
@@ -186,14 +218,17 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
             protected=protected,
             preemptible=rules.allow_preemption and (running.priority or 0) < priority,
             group=f"{metadata.namespace}/{key.name}" if key and whole else "",
-            hosts=nodes.considered(_unbound(pod.spec)),
+            hosts=nodes.of_pod(pod),
             age=_age(metadata.creation_timestamp, facts.now),
+            terminating=metadata.deletion_timestamp is not None,
+            controllers=frozenset(controller_uids(pod)),
+            scheduler=pod.spec.scheduler_name,
         )
 
 
 def plan_for_pods(
     view: ClusterView,
-    facts: PlanFacts,
+    facts: EvictionFacts,
     pods: Sequence[tuple[Pod, ApiPodSpec]],
     *,
     rules: EvictionRules,
@@ -203,13 +238,13 @@ def plan_for_pods(
     nodes = _NodeSets(view)
     pending = [PendingPod(pod, nodes.considered(_unbound(spec))) for pod, spec in pods]
     priority = min(pod.priority or 0 for pod, _ in pods)
-    running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=priority)}
+    running = {each.pod.uid: each for each in facts.running(view, rules, priority=priority)}
     return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
 
 
 def defragment_for(  # noqa: PLR0913 - one question
     view: ClusterView,
-    facts: PlanFacts,
+    facts: EvictionFacts,
     shape: tuple[Pod, ApiPodSpec],
     *,
     rules: EvictionRules,
@@ -218,7 +253,7 @@ def defragment_for(  # noqa: PLR0913 - one question
 ) -> Defragmentation:
     """Return moves after which more pods of one shape fit."""
     pod, spec = shape
-    running = {each.pod.uid: each for each in running_pods(view, facts, rules, priority=pod.priority or 0)}
+    running = {each.pod.uid: each for each in facts.running(view, rules, priority=pod.priority or 0)}
     move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
     pending = PendingPod(pod, _NodeSets(view).considered(_unbound(spec)))
     return view.cluster.planner(move_rules, [pod]).defragment(pending)
@@ -233,7 +268,7 @@ def gang_of(facts: PlanFacts, pod: ApiPod) -> list[ApiPod]:
 
 def pending_pod(pod: ApiPod) -> tuple[Pod, ApiPodSpec]:
     """Return a pod of the cluster as it is decided on again; ``PodError`` if it is invalid."""
-    return known_pod(pod).pod, pod.spec
+    return asked_pod(pod), pod.spec
 
 
 def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple[Host, Host]]:
@@ -255,7 +290,7 @@ def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple
     return changed
 
 
-def _protection(pod: PlannedPod) -> str:
+def _protection(pod: PodWithVolumes) -> str:
     """Return why a pod of a cluster is never evicted, beside the rules for all pods."""
     if not any(owner.controller for owner in pod.metadata.owner_references):
         return NO_CONTROLLER

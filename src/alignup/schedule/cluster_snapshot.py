@@ -3,7 +3,7 @@
 Everything comes from the API server: nodes, pods, and the HostState objects of the observers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -40,6 +40,8 @@ class ClusterView:
     stale: Mapping[str, str]  #: node → since when its observer has not reported
     notes: tuple[str, ...] = ()  #: objects that were left out, and how far the release of a kubelet is known
     claims: KnownClaims | None = None  #: ``None``: none were read
+    #: called with a node, and what an answer about it raised, which makes only this answer unknown; ``None``: it raises
+    failed: Callable[[str, Exception], object] | None = None
 
 
 def present_host(cluster: Cluster, node: str) -> Host | None:
@@ -147,6 +149,18 @@ def build_view(  # noqa: PLR0913 - four have defaults
         stale=stale,
         notes=tuple(notes),
         claims=claims,
+    )
+
+
+def view_of_reports(hosts: Iterable[tuple[ApiNode, HostReport]], notes: Iterable[str] = ()) -> ClusterView:
+    """Return a view of hosts whose reports are complete: no pod is bound to them beside."""
+    cluster = Cluster(max_unconfirmed=None)
+    nodes, reports = {}, {}
+    for node, report in hosts:
+        nodes[report.host], reports[report.host] = node, report
+        cluster.confirm(report)
+    return ClusterView(
+        nodes=nodes, cluster=cluster, reports=reports, unknown={}, doubts={}, stale={}, notes=tuple(notes)
     )
 
 

@@ -26,12 +26,19 @@ class DisruptionBudgetSpec(ObjectPart, frozen=True):
 
 class DisruptionBudgetStatus(ObjectPart, frozen=True):
     disruptions_allowed: int = 0
+    observed_generation: int = 0
 
 
 class PodDisruptionBudget(ObjectPart, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
     status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+    @property
+    def allowed(self) -> int:
+        """How many pods may be evicted now; the API server allows none while the status is of an older spec."""
+        current = self.status.observed_generation >= self.metadata.generation
+        return max(self.status.disruptions_allowed, 0) if current else 0
 
 
 POD_DISRUPTION_BUDGETS = Resource(
@@ -46,7 +53,7 @@ async def read_budgets(client: ApiClient, pods: Iterable[ApiPod]) -> tuple[Disru
     return tuple(
         DisruptionBudget(
             budget.metadata.full_name,
-            budget.status.disruptions_allowed,
+            budget.allowed,
             frozenset(pod.metadata.uid for pod in known if _covers(budget, pod)),
         )
         for budget in budgets

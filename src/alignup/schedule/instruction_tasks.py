@@ -6,9 +6,12 @@ from typing import Any
 
 from alignup.placement.scheduling.events import Event, SteeringFailed, StepFailed
 from alignup.placement.scheduling.instructions import (
+    EvictPlannedPod,
     Instruction,
+    ReadPlanFacts,
     ReadPodClaims,
     WriteBinding,
+    WritePlan,
     WriteRelease,
     WriteSteering,
 )
@@ -24,6 +27,8 @@ def failure_event(instruction: Instruction, error: Exception) -> Event | None:
             return StepFailed(pod.uid, ServiceStep.BIND, error, request)
         case WriteSteering(node, pod) if pod is not None:
             return SteeringFailed(node, pod.uid, str(error))
+        case ReadPlanFacts(plan) | WritePlan(plan) | EvictPlannedPod(plan):
+            return StepFailed(plan, ServiceStep.PLAN, error)
     return None
 
 

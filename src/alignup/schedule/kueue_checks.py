@@ -50,7 +50,6 @@ from alignup.placement.shortage import describe_shortage
 from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import ScheduleMetrics
-from alignup.schedule.node_selection import exclusions
 from alignup.schedule.step_guard import GuardedStep, ServiceStep, StepFailure
 
 CONTROLLER = "alignup.dev/admission-check"
@@ -286,7 +285,8 @@ class AdmissionChecks:
     def _places(self, pod_set: PodSet, assignment: PodSetAssignment | None, size: int) -> Iterator[Collection[str]]:
         """Yield the nodes that each pod of a pod set may use."""
         spec = self._with_flavors(pod_set.template.spec, assignment)
-        nodes = [node.metadata for node in self._live.nodes.objects.values() if not exclusions(node, spec)]
+        excludes = self._live.node_filter.excludes
+        nodes = [node.metadata for node in self._live.nodes.objects.values() if not excludes(node, spec)]
         topology, left = assignment.topology_assignment if assignment else None, size
         if topology is not None:
             domains: dict[tuple[str | None, ...], list[str]] = {}

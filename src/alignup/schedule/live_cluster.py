@@ -53,6 +53,7 @@ from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_claims import ClusterClaims
 from alignup.schedule.cluster_facts import LiveFacts, pod_state
+from alignup.schedule.failed_decisions import FailedDecisions
 from alignup.schedule.instruction_tasks import InstructionTasks, failure_event
 from alignup.schedule.known_claims import ClaimChange, ObjectName, object_label
 from alignup.schedule.large_pods import LargePods
@@ -103,9 +104,11 @@ class LiveCluster:
         self, client: ApiClient, *, options: LiveClusterOptions | None = None, metrics: ScheduleMetrics | None = None
     ) -> None:
         self.options = options or LiveClusterOptions()
-        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self._decision_failed)
-        self.cluster_facts = LiveFacts(self)
         self.metrics = metrics or ScheduleMetrics()
+        self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
+        self.failed_decisions = FailedDecisions(self.guard, self._decide_again)
+        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed, on_defect=self.failed_decisions.note)
+        self.cluster_facts = LiveFacts(self)
         self._recorder: DecisionRecorder | None = None
         self.scheduling = SchedulingState(self.cluster, self.cluster_facts)
         if self.options.record is not None:
@@ -116,10 +119,8 @@ class LiveCluster:
                 failed=self.metrics.recording_failed,
             )
             self.scheduling = RecordedState(self.cluster, self._recorder)
-        self.failed_decisions = 0
         self.nodes = Informer(client, NODES)
-        self.node_filter = NodeFilter(self.nodes)
-        self.guard = StepGuard(self.metrics, client.timing)  #: of everything that is done about one pod, gang or node
+        self.node_filter = NodeFilter(self.nodes, self.failed_decisions.note)
         isolated = partial(self.guard.guarded, ServiceStep.FOLLOW)
         self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none, isolated)
         self.host_states = Informer(client, HOST_STATES, trim=HostStateObject.without_content)
@@ -233,9 +234,12 @@ class LiveCluster:
             warnings.insert(0, f"{count} cannot be read: {first}")
         return tuple(warnings)
 
-    def _decision_failed(self, node: str, error: Exception) -> None:
-        self.failed_decisions += 1
-        _log.error("decision failed", node=node, exc_info=error)
+    def _decide_again(self, node: str) -> None:
+        """Make decisions about a node again that a defect prevented."""
+        known = self.nodes.get(node)
+        if known is not None:
+            self.node_filter.update(Change(EventType.MODIFIED, known))
+            self._touch(node)
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call *listener* with the names of nodes that changed, soon after they did."""
@@ -588,6 +592,9 @@ class LiveCluster:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
+        outdated = (change.old, pod) if deleted or pod.spec.node_name else (change.old,)
+        for version in filter(None, outdated):  # no scheduler asks about it any more
+            self._decoded.pop((pod.metadata.uid, version.metadata.resource_version), None)
         key = group_of(pod)
         if key or not pod.spec.node_name:
             self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, sum_bars
+from alignup.placement.verdict import DEFECT
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 MAX_COLUMNS = 5  #: resources that have a column in the table of nodes
@@ -60,6 +61,11 @@ class NodeCard:
         numbers = [labels.setdefault(pair, len(labels)) for pair in pairs]
         largest = {resources.setdefault(name, len(resources)): size for name, size in self.largest.items()}
         return [self.name, self.policy, self.pods, self.unknown, self.restrictions, numbers, numa, largest]
+
+
+def failed_row(node: str) -> list[Any]:
+    """Return the row of a node whose card raises an error."""
+    return [node, "", 0, DEFECT, [], [], [], {}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +179,11 @@ def group_unknown(cards: Iterable[NodeCard], *, no_report: str) -> list[UnknownG
             groups.setdefault(card.unknown, []).append(card.name)
     missing = "No observer reports this node. Run alignup observe there: see that its DaemonSet has a ready pod on it."
     other = "See the log of alignup observe on this node; alignup doctor finds most causes."
+    remedies = {
+        no_report: missing,
+        DEFECT: "See the log of alignup schedule, and report what it says.",
+    }
     return [
-        UnknownGroup(reason, sorted(names), missing if reason == no_report else other)
+        UnknownGroup(reason, sorted(names), remedies.get(reason, other))
         for reason, names in sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     ]

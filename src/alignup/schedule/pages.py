@@ -8,7 +8,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -22,8 +24,10 @@ from alignup.align.errors import AlignError, ParseError
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.documents import codec
+from alignup.documents.codec import timestamp
+from alignup.explain import page, why
 from alignup.kubernetes.api.client import ObjectKey
-from alignup.kubernetes.api.known_pods import check_container_count, known_pod
+from alignup.kubernetes.api.known_pods import asked_pod, check_container_count
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.numa_bars import measure_bars
@@ -32,10 +36,13 @@ from alignup.picture.sparkline import draw_sparkline
 from alignup.picture.svg_elements import svg_inline
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.gang import GangAnswer
+from alignup.placement.pod_demands import has_demands
+from alignup.placement.verdict import DEFECT
 from alignup.schedule.best_nodes import PlacedPods, choose_best, describe_score, place_pods
 from alignup.schedule.cluster_snapshot import ClusterView, incomplete_release, present_host
 from alignup.schedule.live_cluster import NO_HOST_STATE, LiveCluster
 from alignup.schedule.metrics import OUTCOMES, ago
+from alignup.schedule.move_searches import MoveSearches
 from alignup.schedule.node_cards import (
     MAX_COLUMNS,
     POLICIES,
@@ -43,6 +50,7 @@ from alignup.schedule.node_cards import (
     Capacity,
     NodeCard,
     count_stranded_devices,
+    failed_row,
     group_unknown,
     measure_capacity,
     read_query,
@@ -57,14 +65,24 @@ from alignup.schedule.pod_answers import (
     iterate_answers,
     search_remedies,
 )
-from alignup.schedule.pod_states import NEEDS_ATTENTION, PodState, PodStates, PodSummary, group_pods
+from alignup.schedule.pod_states import (
+    NEEDS_ATTENTION,
+    FailedPodListener,
+    PodState,
+    PodStates,
+    PodSummary,
+    failed_summary,
+    find_owner,
+    group_pods,
+    summarize_pod,
+)
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.schedule.step_guard import ServiceStep
 from alignup.schedule.trends import PodCountHistory, Trends
 from alignup.schedule.workload_answers import WorkloadAnswer, accept_for, ask_about_gang, split_by_object
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
-from alignup.web.pages import HTML, PageHandler, Pages, describe_machine, path, read_form, static_routes
+from alignup.web.pages import HTML, PageHandler, Pages, describe_machine, file_response, path, read_form, static_routes
 from alignup.web.paging import gather_items
 from alignup.web.responses import ProblemError, json_response
 from alignup.web.tiles import Tile, capacity_tiles, resource_name
@@ -109,6 +127,7 @@ def page_routes(pages: "ClusterPages", *, stopping: asyncio.Event) -> list[BaseR
         Route("/nodes/{name}", pages.guard(pages.node)),
         Route("/pods", pages.guard(pages.pods)),
         Route("/pods/{namespace}/{name}", pages.guard(pages.pod)),
+        Route("/pods/{namespace}/{name}/file", pages.guard(pages.pod_file)),
         Route("/where", pages.guard(pages.where), methods=["GET", "POST"]),
         Route(EVENTS, events),
     ]
@@ -127,7 +146,15 @@ class AnsweredPod(NamedTuple):
 class ClusterPages:
     """The handlers of the pages; *problems* returns why answers could be wrong."""
 
-    def __init__(self, live: LiveCluster, problems: Callable[[], tuple[str, ...]], *, subject: str = "") -> None:
+    def __init__(
+        self,
+        live: LiveCluster,
+        problems: Callable[[], tuple[str, ...]],
+        searches: MoveSearches,
+        proposal: Callable[[str], str],
+        *,
+        subject: str = "",
+    ) -> None:
         functions = {
             "page_path": lambda query, offset: path("/", **query.parameters(offset)),
             "describe_score": describe_score,
@@ -136,6 +163,8 @@ class ClusterPages:
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
         self._live, self._problems = live, problems
+        self._searches = searches
+        self._proposal = proposal  #: returns what was proposed for a pod by its uid
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
         self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
@@ -172,6 +201,8 @@ class ClusterPages:
         self._sample()
         predictions = self._live.metrics.predictions
         selected = select_cards(cards, query)
+        if self._count_stranded():
+            self._searches.renew_report(self._announce)
         return self._templates.response(
             "cluster.html",
             problems=self._problems(),
@@ -180,6 +211,7 @@ class ClusterPages:
             activity=list(self._activity(cards)),
             figures=_capacity_tiles(capacity),
             capacity=capacity,
+            moves=self._searches.report,
             unknown=group_unknown(cards, no_report=NO_HOST_STATE.reason),
             count=len(cards),
             query=query,
@@ -211,7 +243,13 @@ class ClusterPages:
         return json_response(document)
 
     def _encode(self, card: NodeCard) -> bytes:
-        card.encoded = card.encoded or codec.encode(card.row(self._resources, self._labels))
+        if not card.encoded:
+            try:
+                row = card.row(self._resources, self._labels)
+            except Exception as error:  # noqa: BLE001
+                self._live.failed_decisions.note(card.name, error)
+                row = failed_row(card.name)
+            card.encoded = codec.encode(row)
         return card.encoded
 
     def _count_stranded(self) -> int:
@@ -297,10 +335,11 @@ class ClusterPages:
             matching += len(names)
             if state in NEEDS_ATTENTION:
                 pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-                listed += await asyncio.to_thread(group_pods, pods, apart=bool(text))
+                listed += await asyncio.to_thread(group_pods, pods, self._pod_failed(), apart=bool(text))
             else:
                 first = nsmallest(max(MAX_LISTED - len(listed), 0), names)
-                listed += [PodSummary(pod) for name in first if (pod := self._live.pods.objects.get(name)) is not None]
+                pods = [pod for name in first if (pod := self._live.pods.objects.get(name)) is not None]
+                listed += map(self._summarize, pods)
         listed = listed[:MAX_LISTED]
         return await asyncio.to_thread(
             self._templates.response,
@@ -322,8 +361,10 @@ class ClusterPages:
         for start in range(0, len(names), NAMES_AT_ONCE):
             for name in names[start : start + NAMES_AT_ONCE]:
                 namespaces.add(name[0])
+                is_named = True  # one that fails is shown
                 with self._live.guard.guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
-                    named += [name] if self._is_named(name, state, text) else []
+                    is_named = self._is_named(name, state, text)
+                named += [name] if is_named else []
             await asyncio.sleep(0)
         return named
 
@@ -332,7 +373,7 @@ class ClusterPages:
             return True
         # The owners of other pods are not stored.
         pod = self._live.pods.objects.get(name) if state in NEEDS_ATTENTION else None
-        owner = PodSummary(pod).owner if pod is not None else None
+        owner = find_owner(pod) if pod is not None else None
         return owner is not None and text in f"{name[0]}/{owner.name}"
 
     async def _attention(self) -> list[tuple[list[PodSummary], int]]:
@@ -341,19 +382,63 @@ class ClusterPages:
         for states in (NEEDS_ATTENTION[:2], NEEDS_ATTENTION[2:]):
             names = [name for state in states for name in self._pods.names(state)]
             pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-            shown = (await asyncio.to_thread(group_pods, pods))[:MAX_ATTENTION]
+            shown = (await asyncio.to_thread(group_pods, pods, self._pod_failed()))[:MAX_ATTENTION]
             parts.append((shown, len(pods) - sum(summary.count for summary in shown)))
         return parts
 
+    def _summarize(self, pod: ApiPod) -> PodSummary:
+        try:
+            return summarize_pod(pod)
+        except Exception as error:  # noqa: BLE001 - whatever one pod raises, the others are shown
+            return self._pod_failed()(pod, error)
+
+    def _pod_failed(self) -> FailedPodListener:
+        """Return how a pod whose summary fails, perhaps in a thread, is counted and shown."""
+        loop, guard = asyncio.get_running_loop(), self._live.guard
+
+        def failed(pod: ApiPod, error: Exception) -> PodSummary:
+            report = partial(guard.report, step=ServiceStep.ANSWER, name=pod.metadata.full_name, error=error, retry=0.0)
+            loop.call_soon_threadsafe(report)
+            return failed_summary(pod, error)
+
+        return failed
+
     async def pod(self, request: Request) -> Response:
+        api_pod = self._requested_pod(request)
+        pod = asked_pod(api_pod)
+        async with self._computing:
+            notes = tuple(filter(None, [self._proposal(api_pod.metadata.uid)]))
+            answered = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, notes, api_pod)
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        document = path("/v1/explain", namespace, name)
+        # What claims and demands add to the kubelet's decision is not in the file.
+        file = "" if pod.uses_claims or has_demands(pod) else path("/pods", namespace, name, "file")
+        return self._templates.response("pod.html", answered=answered, document=document, file=file)
+
+    async def pod_file(self, request: Request) -> Response:
+        """Return what the kubelet of a node would decide on a pod now, as one file for a ticket."""
+        api_pod, node = self._requested_pod(request), request.query_params.get("node", "")
+        pod, host = asked_pod(api_pod), present_host(self._live.cluster, node)
+        if host is None:
+            raise ProblemError(404, f"What node {node!r} holds is unknown here.")
+        check_container_count(len(pod.containers) + len(pod.init))
+        other = copy(host)
+        other.release(pod.uid)  # what it holds is free for it
+
+        def build() -> Response:
+            answer = why(other, pod, seconds=SEARCH_SECONDS)
+            title = f"{answer.verdict} (node {node}, {timestamp(time.time())})"
+            return file_response(page([answer], title=title), f"{pod.namespace}-{pod.name}-{node}.html")
+
+        async with self._computing:
+            return await asyncio.to_thread(build)
+
+    def _requested_pod(self, request: Request) -> ApiPod:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         pod = self._live.find_pod(namespace, name)
         if pod is None:
             raise ProblemError(404, f"There is no pod {namespace}/{name}.")
-        async with self._computing:
-            answered = await self._ask(pod.metadata.full_name, known_pod(pod).pod, pod.spec, (), pod)
-        document = path("/v1/explain", namespace, name)
-        return self._templates.response("pod.html", answered=answered, document=document)
+        return pod
 
     async def where(self, request: Request) -> Response:
         if request.method == "POST":
@@ -387,7 +472,13 @@ class ClusterPages:
             return None
         card = self._cards.get(node)
         if card is None or card.labels is not known.metadata.labels:
-            card = self._cards[node] = self._measure(known)
+            try:
+                card = self._measure(known)
+            except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are shown
+                self._live.failed_decisions.note(node, error)
+                self._serial += 1
+                card = NodeCard(name=node, labels=known.metadata.labels, unknown=DEFECT, serial=self._serial)
+            self._cards[node] = card
         return card
 
     async def _ask_manifest(self, manifest: bytes) -> list[AnsweredPod]:
@@ -420,10 +511,11 @@ class ClusterPages:
         """Ask all nodes about *pod*, and search for changes that would admit it, as ``alignup cluster why`` does."""
         check_container_count(len(pod.containers) + len(pod.init))
         answers = await self.ask_nodes(pod, spec, api_pod)
-        answers = await asyncio.to_thread(search_remedies, answers, seconds=SEARCH_SECONDS)
+        with self._live.guard.guarded(ServiceStep.ANSWER, f"remedies for {name}"):
+            answers = await asyncio.to_thread(search_remedies, answers, seconds=SEARCH_SECONDS)
         best = choose_best(answers.groups)
         placed = await self._place(best[0].node, [pod]) if best else None
-        present = None if api_pod is None else PodSummary(api_pod)
+        present = None if api_pod is None else self._summarize(api_pod)
         return AnsweredPod(name, answers, (*notes, *self._caveats()), best, placed, present=present)
 
     def _caveats(self) -> tuple[str, ...]:
@@ -431,8 +523,12 @@ class ClusterPages:
         return (f"Kubernetes {release.caveat}",) if release else ()
 
     async def _place(self, node: str, pods: Sequence[Pod]) -> PlacedPods | None:
-        host = present_host(self._live.cluster, node)
-        return None if host is None else await asyncio.to_thread(place_pods, node, host, pods)
+        try:
+            host = present_host(self._live.cluster, node)
+            return None if host is None else await asyncio.to_thread(place_pods, node, host, pods)
+        except Exception as error:  # noqa: BLE001 - the answers of all nodes are shown
+            self._live.failed_decisions.note(node, error)
+            return None
 
     async def _place_gang(self, gang: GangAnswer) -> PlacedPods | None:
         """Return the node that gets most of the pods, with these pods."""
@@ -476,6 +572,7 @@ class ClusterPages:
             doubts={},
             stale={},
             claims=live.claims,
+            failed=live.failed_decisions.note,
         )
 
     def _measure(self, node: ApiNode) -> NodeCard:

@@ -14,6 +14,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.claims.alignment import ExplainedClaim
+from alignup.align.errors import PodError
 from alignup.align.explain import sentences
 from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
@@ -30,7 +31,7 @@ from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.claim_rules import choose_steering
 from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
-from alignup.placement.verdict import NO_REPORT, Verdict, unknown
+from alignup.placement.verdict import NO_REPORT, Verdict, defect, unknown
 from alignup.schedule.claim_alignment import explain_claims
 from alignup.schedule.cluster_snapshot import ClusterView, present_host
 from alignup.schedule.node_selection import exclusions
@@ -39,7 +40,7 @@ from alignup.schedule.rejections import recorded_verdict
 NO_REMEDIES = Remedies()
 MAX_CLAIM_ROWS = 100  #: nodes of a document on which claims are explained
 
-ClaimView = Callable[[str, Verdict], dict[str, Any]]  #: explains the claims of a pod on a node
+MakeRow = Callable[["NodeAnswer", int], dict[str, Any]]  #: returns the row of a node; its place is 0 for the best one
 
 
 class NodeAnswerKind(StrEnum):
@@ -183,16 +184,20 @@ def ask_nodes_again(view: ClusterView, api_pod: ApiPod, pod: Pod) -> Iterator[No
     A node whose state is unknown now answers what it decided when it rejected the pod.
     """
     spec = convert({**to_builtins(api_pod.spec), "nodeName": ""}, ApiPodSpec)
-    for answer in iterate_answers(view, pod, spec):
-        yield replace(answer, verdict=recorded_verdict(api_pod, answer.node, answer.verdict))
+    return iterate_answers(view, pod, spec, present=api_pod)
 
 
 def group_answers(view: ClusterView, pod: Pod, answers: Iterable[NodeAnswer]) -> PodAnswers:
     """Group all *answers* to *pod*, and say what does not fit where it is rejected."""
-    groups = [
-        _explain(view, pod, group) if group.first.kind is NodeAnswerKind.REJECTS else group
-        for group in group_by_answer(answers)
-    ]
+    groups = []
+    for group in group_by_answer(answers):
+        try:
+            groups.append(_explain(view, pod, group) if group.first.kind is NodeAnswerKind.REJECTS else group)
+        except Exception as error:
+            if view.failed is None or isinstance(error, PodError):
+                raise
+            view.failed(group.first.node, error)
+            groups.append(replace(group, misfits=(defect(error).note,)))
     return PodAnswers(pod, tuple(groups))
 
 
@@ -213,25 +218,46 @@ def _is_past(clock: Callable[[], float], deadline: float) -> bool:
     return clock() > deadline
 
 
-def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[NodeAnswer]:
-    """Yield the answers of all nodes; the cluster may change meanwhile."""
+def iterate_answers(
+    view: ClusterView, pod: Pod, spec: ApiPodSpec, *, present: ApiPod | None = None
+) -> Iterator[NodeAnswer]:
+    """Yield the answers of all nodes; the cluster may change meanwhile.
+
+    *present*: the pod as the API server has it, which a node may have rejected.
+    """
     verdicts = view.cluster.feasible(pod)
     for name, node in view.nodes.items():
-        record = view.cluster.record(name)
-        verdict = verdicts[name] if record else unknown(view.unknown.get(name, NO_REPORT.reason))
-        if record and record.holds(pod.uid):
-            verdict = view.cluster.assume(pod, name)  # changes nothing: the pod is there
-        excluded = exclusions(node, spec)
-        if missing := missing_devices(record, node, pod):
-            excluded = (*excluded, sentences.no_plugin(missing))
-        verdict, steering = steered_verdict(view, pod, name, verdict)
-        claims: tuple[ExplainedClaim, ...] = ()
-        if view.claims is not None and pod.uses_claims:
-            fit = view.claims.fit_on(pod, name, record)
-            excluded = excluded if fit.possible else (*excluded, fit.reason)
-            claims = next(iter(explain_claims(view.claims, record, pod, verdict)), ())
-            excluded = (*excluded, *{claim.locality.unmet for claim in claims if not claim.locality.possible})
-        yield NodeAnswer(name, verdict, excluded, claims, steering)
+        try:
+            answer = _ask_node(view, pod, spec, node, verdicts)
+            if present is not None:
+                answer = replace(answer, verdict=recorded_verdict(present, name, answer.verdict))
+        except Exception as error:
+            if view.failed is None or isinstance(error, PodError):
+                raise
+            view.failed(name, error)
+            answer = NodeAnswer(name, defect(error))
+        yield answer
+
+
+def _ask_node(
+    view: ClusterView, pod: Pod, spec: ApiPodSpec, node: ApiNode, verdicts: Mapping[str, Verdict]
+) -> NodeAnswer:
+    name = node.metadata.name
+    record = view.cluster.record(name)
+    verdict = verdicts[name] if record else unknown(view.unknown.get(name, NO_REPORT.reason))
+    if record and record.holds(pod.uid):
+        verdict = view.cluster.assume(pod, name)  # changes nothing: the pod is there
+    excluded = exclusions(node, spec)
+    if missing := missing_devices(record, node, pod):
+        excluded = (*excluded, sentences.no_plugin(missing))
+    verdict, steering = steered_verdict(view, pod, name, verdict)
+    claims: tuple[ExplainedClaim, ...] = ()
+    if view.claims is not None and pod.uses_claims:
+        fit = view.claims.fit_on(pod, name, record)
+        excluded = excluded if fit.possible else (*excluded, fit.reason)
+        claims = next(iter(explain_claims(view.claims, record, pod, verdict)), ())
+        excluded = (*excluded, *{claim.locality.unmet for claim in claims if not claim.locality.possible})
+    return NodeAnswer(name, verdict, excluded, claims, steering)
 
 
 def steered_verdict(view: ClusterView, pod: Pod, node: str, verdict: Verdict) -> tuple[Verdict, str]:
@@ -272,13 +298,8 @@ def _explain(view: ClusterView, pod: Pod, group: AnswerGroup) -> AnswerGroup:
 # Documents
 
 
-def answers_document(
-    api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict], view: ClaimView | None = None
-) -> dict[str, Any]:
-    """Return the verdicts of nodes about a pod, the best first, as a document for users.
-
-    *view* explains the claims of the pod on the best nodes.
-    """
+def answers_document(api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict], make_row: MakeRow) -> dict[str, Any]:
+    """Return the verdicts of nodes about a pod, the best first, as a document for users."""
     answers = [NodeAnswer(name, verdict) for name, verdict in verdicts.items()]
     counts = Counter(answer.kind for answer in answers)
 
@@ -287,17 +308,13 @@ def answers_document(
         return _ORDER.index(answer.kind), -score.total if score else 0.0, answer.node
 
     kinds = (NodeAnswerKind.ADMITS, NodeAnswerKind.REJECTS, NodeAnswerKind.UNKNOWN)
-    rows = [_row(answer, pod) for answer in sorted(answers, key=rank)]
-    if view is not None and pod.uses_claims:
-        for row in rows[:MAX_CLAIM_ROWS]:
-            row["claims"] = view(row["node"], verdicts[row["node"]])
     return {
         "pod": api_pod.metadata.full_name,
         "uid": api_pod.metadata.uid,
         "boundTo": api_pod.spec.node_name,
         "needsAlignment": needs_alignment(pod),
         "counts": {str(kind): counts[kind] for kind in kinds},
-        "nodes": rows,
+        "nodes": [make_row(answer, place) for place, answer in enumerate(sorted(answers, key=rank))],
     }
 
 
@@ -305,7 +322,8 @@ def placement_documents(verdict: Verdict) -> list[Any]:
     return [to_builtins(placement_document(placement)) for placement in verdict.placements]
 
 
-def _row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
+def answer_row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
+    """Return the answer of a node as a part of a document."""
     verdict = answer.verdict
     row: dict[str, Any] = {"node": answer.node, "verdict": str(verdict.kind), "approximate": verdict.approximate}
     if not verdict.admits:
@@ -314,6 +332,13 @@ def _row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
     if verdict.score is not None and needs_alignment(pod):
         row["score"] = _score(verdict.score)
     return row
+
+
+def failed_row(node: str, error: Exception) -> dict[str, Any]:
+    """Return the row of a node about which the answer raises an error."""
+    verdict = defect(error)
+    row = {"node": node, "verdict": str(verdict.kind), "approximate": False}
+    return {**row, "code": verdict.code, "reason": verdict.reason, "detail": verdict.detail}
 
 
 def _score(score: PlacementScore) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A pod that failed before the service started counts like one that fails now: bot
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -42,79 +42,81 @@ def pod_state(pod: ApiPod) -> PodState:
     return PodState.RUNNING if pod.spec.node_name else PodState.WAITING
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodSummary:
     """A pod in brief, and how many pods of its owner are in the same state for the same reason."""
 
     pod: ApiPod
+    state: PodState | None  #: ``None``: it is unknown because of a defect
+    status: str  #: ``Failed: TopologyAffinityError``, ``Waiting``, ``Running``
+    title: str  #: the status, and of a pod that runs on which node: ``Running on host-a``
+    why: str  #: why the pod failed, or what it waits for; empty for other pods
+    #: when the pod failed, was created if it waits, or was bound; in seconds since 1970, 0 if unknown
+    since: float = 0.0
+    owner: OwnerReference | None = None
     count: int = 1
     nodes: int = 1  #: that all these pods are bound to
 
-    @property
-    def state(self) -> PodState:
-        return pod_state(self.pod)
-
-    @property
-    def status(self) -> str:
-        """``Failed: TopologyAffinityError``, ``Waiting``, ``Running``."""
-        pod, phase = self.pod, self.pod.status.phase
-        match self.state:
-            case PodState.REJECTED | PodState.FAILED:
-                return ": ".join(filter(None, ("Failed", pod.status.reason)))
-            case PodState.RUNNING:
-                return "Terminating" if pod.metadata.deletion_timestamp else _WORDS.get(phase, phase)
-            case state:
-                return state.capitalize()
-
-    @property
-    def title(self) -> str:
-        """The status, and of a pod that runs on which node: ``Running on host-a``."""
-        return f"{self.status} on {self.pod.spec.node_name}" if self.state is PodState.RUNNING else self.status
-
-    @property
-    def why(self) -> str:
-        """Why the pod failed, or what it waits for; empty for other pods."""
-        pod, status = self.pod, self.pod.status
-        match self.state:
-            case PodState.REJECTED:
-                return f"The kubelet of node {pod.spec.node_name} rejected the pod: {rejection_text(pod)}"
-            case PodState.FAILED:
-                return status.message or "; ".join(_failed_containers(pod))
-            case PodState.WAITING:
-                return _waits_for(pod)
-            case _:
-                return ""
-
-    @property
-    def since(self) -> float:
-        """When the pod failed, was created if it waits, or was bound; in seconds since 1970, 0 if unknown."""
-        return seconds_of(_since(self.pod))
-
-    @property
-    def owner(self) -> OwnerReference | None:
-        return _owner(self.pod)
-
     def to_document(self) -> dict[str, Any]:
         since = timestamp(self.since) if self.since else None
-        return {"state": str(self.state), "title": self.title, "why": self.why, "since": since}
+        state = None if self.state is None else str(self.state)
+        return {"state": state, "title": self.title, "why": self.why, "since": since}
 
 
-def group_pods(pods: Iterable[ApiPod], *, apart: bool = False) -> list[PodSummary]:
+def summarize_pod(pod: ApiPod, count: int = 1, nodes: int = 1) -> PodSummary:
+    state = pod_state(pod)
+    status = _status(pod, state)
+    return PodSummary(
+        pod=pod,
+        state=state,
+        status=status,
+        title=f"{status} on {pod.spec.node_name}" if state is PodState.RUNNING else status,
+        why=_why(pod, state),
+        since=seconds_of(_since(pod)),
+        owner=find_owner(pod),
+        count=count,
+        nodes=nodes,
+    )
+
+
+def failed_summary(pod: ApiPod, error: Exception) -> PodSummary:
+    """Return what is shown of a pod whose summary raises an error."""
+    why = f"The pod cannot be shown, and the log of alignup schedule says why: {type(error).__name__}"
+    return PodSummary(pod=pod, state=None, status="Unknown", title="Unknown", why=why)
+
+
+#: Called with a pod whose summary raises an error; returns another.
+FailedPodListener = Callable[[ApiPod, Exception], PodSummary]
+
+
+def group_pods(
+    pods: Iterable[ApiPod], failed: FailedPodListener = failed_summary, *, apart: bool = False
+) -> list[PodSummary]:
     """Group pods by state, reason and owner, the newest group of each state first; *apart*: each for itself.
 
     A Deployment whose pods are rejected makes hundreds of failed pods a minute. The newest pod stands for its group.
+    Those whose summaries fail come first.
     """
-    groups: dict[object, list[ApiPod]] = {}
+    groups: dict[object, list[tuple[tuple[str, str], ApiPod]]] = {}
+    summaries: list[tuple[int, tuple[str, str], PodSummary]] = []
     for pod in pods:
-        owner = None if apart else _owner(pod)
-        creator = (owner.kind, owner.name, owner.uid) if owner else pod.metadata.uid
-        groups.setdefault((pod_state(pod), pod.status.reason, pod.metadata.namespace, creator), []).append(pod)
-    summaries = []
+        try:
+            owner = None if apart else find_owner(pod)
+            creator = (owner.kind, owner.name, owner.uid) if owner else pod.metadata.uid
+            key = (pod_state(pod), pod.status.reason, pod.metadata.namespace, creator)
+            groups.setdefault(key, []).append((_age(pod), pod))
+        except Exception as error:  # noqa: BLE001 - whatever one pod raises, the others are shown
+            summaries.append((-1, ("", pod.metadata.name), failed(pod, error)))
     for group in groups.values():
-        nodes = {pod.spec.node_name for pod in group}
-        summaries.append(PodSummary(max(group, key=_age), len(group), len(nodes)))
-    summaries.sort(key=lambda summary: _age(summary.pod), reverse=True)
-    return sorted(summaries, key=lambda summary: _ORDER.index(summary.state))
+        age, newest = max(group, key=lambda aged: aged[0])
+        nodes = {pod.spec.node_name for _, pod in group}
+        try:
+            summary = summarize_pod(newest, len(group), len(nodes))
+        except Exception as error:  # noqa: BLE001
+            summary = replace(failed(newest, error), count=len(group), nodes=len(nodes))
+        summaries.append((_ORDER.index(summary.state) if summary.state else -1, age, summary))
+    summaries.sort(key=lambda ranked: ranked[1], reverse=True)
+    return [summary for _, _, summary in sorted(summaries, key=lambda ranked: ranked[0])]
 
 
 class PodStates:
@@ -151,7 +153,30 @@ class PodStates:
             self._changed()
 
 
-def _owner(pod: ApiPod) -> OwnerReference | None:
+def _status(pod: ApiPod, state: PodState) -> str:
+    phase = pod.status.phase
+    match state:
+        case PodState.REJECTED | PodState.FAILED:
+            return ": ".join(filter(None, ("Failed", pod.status.reason)))
+        case PodState.RUNNING:
+            return "Terminating" if pod.metadata.deletion_timestamp else _WORDS.get(phase, phase)
+        case _:
+            return state.capitalize()
+
+
+def _why(pod: ApiPod, state: PodState) -> str:
+    match state:
+        case PodState.REJECTED:
+            return f"The kubelet of node {pod.spec.node_name} rejected the pod: {rejection_text(pod)}"
+        case PodState.FAILED:
+            return pod.status.message or "; ".join(_failed_containers(pod))
+        case PodState.WAITING:
+            return _waits_for(pod)
+        case _:
+            return ""
+
+
+def find_owner(pod: ApiPod) -> OwnerReference | None:
     """Return what creates pods like this one; a Node owns static pods that have nothing in common."""
     owners = [owner for owner in pod.metadata.owner_references if owner.kind != "Node"]
     return next((owner for owner in owners if owner.controller), owners[0] if owners else None)

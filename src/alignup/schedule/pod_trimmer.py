@@ -27,7 +27,11 @@ _KEPT_SPEC = (
 )
 _KEPT_STATUS = ("phase", "reason", "qos_class", "container_statuses", "init_container_statuses")
 _UNIQUE_STATUS = ("resource_claim_statuses", "extended_resource_claim_status")
-_UNIQUE_METADATA = ("name", "uid", "resource_version", "deletion_timestamp", "deletion_grace_period_seconds")
+_UNIQUE_METADATA = (
+    *("name", "uid", "resource_version", "creation_timestamp"),
+    *("deletion_timestamp", "deletion_grace_period_seconds"),
+)
+_NO_TEXTS: dict[str, str] = {}
 #: Of mirror pods, of groups, of workloads, and our own.
 _KEPT_ANNOTATIONS = ("kubernetes.io/config.", "alignup.dev/", SIZE_ANNOTATION, WORKLOAD_ANNOTATION, *GROUP_LABELS)
 
@@ -37,18 +41,24 @@ _Part = TypeVar("_Part")
 class PodTrimmer:
     """Trims bound pods to the parts that count: what they request, which nodes they may use, how they end, labels.
 
-    Pods of one workload are alike, so their equal parts are stored once. Pods that are not bound stay whole.
+    Pods of one workload are alike, so their equal parts are stored once, apart from those with times. Pods that are not
+    bound stay whole.
     """
 
     def __init__(self) -> None:
         self._parts: dict[bytes, Any] = {}
+
+    @property
+    def known(self) -> int:
+        """How many parts are remembered."""
+        return len(self._parts)
 
     def trim(self, pod: ApiPod) -> ApiPod:
         spec, status = pod.spec, pod.status
         if not spec.node_name:
             return pod
         failed = status.phase == "Failed"  # pages show when, and how many pods of its owner did
-        conditions = tuple(_trim_condition(condition, with_time=failed) for condition in status.conditions)
+        conditions = tuple([self._trim_condition(condition, with_time=failed) for condition in status.conditions])
         message = status.message if pod.finished else ""
         return ApiPod(
             metadata=self._metadata(pod.metadata, with_owners=failed or group_of(pod) is not None),
@@ -56,17 +66,18 @@ class PodTrimmer:
             status=ApiPodStatus(
                 **self._share(status, _KEPT_STATUS),
                 **{name: getattr(status, name) for name in _UNIQUE_STATUS},
-                conditions=self._shared(conditions),
+                conditions=conditions,
                 message=message,
             ),
         )
 
     def _metadata(self, metadata: ObjectMeta, *, with_owners: bool) -> ObjectMeta:
-        kept = {name: text for name, text in metadata.annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
+        annotations = metadata.annotations.items()
+        kept = {name: self._shared(text) for name, text in annotations if name.startswith(_KEPT_ANNOTATIONS)}
         unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
-        shared = self._share(metadata, ("namespace", "creation_timestamp", "labels"))
+        shared = self._share(metadata, ("namespace", "labels"))
         owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept or with_owners else ()
-        return ObjectMeta(**unique, **shared, annotations=self._shared(kept), owner_references=owners)
+        return ObjectMeta(**unique, **shared, annotations=kept or _NO_TEXTS, owner_references=owners)
 
     def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
         return {name: self._shared(getattr(part, name)) for name in fields}
@@ -81,8 +92,8 @@ class PodTrimmer:
             known = self._parts[key] = part
         return known
 
-
-def _trim_condition(condition: Condition, *, with_time: bool) -> Condition:
-    """Keep the time of a binding, which orders pods; the other conditions are mostly needed by their names only."""
-    time = condition.last_transition_time if with_time or condition.type == "PodScheduled" else None
-    return Condition(type=condition.type, status=condition.status, last_transition_time=time)
+    def _trim_condition(self, condition: Condition, *, with_time: bool) -> Condition:
+        """Keep the time of a binding, which orders pods; the others are mostly needed by their names only."""
+        time = condition.last_transition_time if with_time or condition.type == "PodScheduled" else None
+        trimmed = Condition(type=condition.type, status=condition.status, last_transition_time=time)
+        return trimmed if time else self._shared(trimmed)

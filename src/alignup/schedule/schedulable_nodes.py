@@ -17,6 +17,7 @@ from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.kubernetes.api import Change, EventType, Informer
 from alignup.kubernetes.api.objects import Amount, ApiNode, ApiPod, ApiPodSpec
+from alignup.placement.verdict import DEFECT
 from alignup.schedule.node_selection import exclusions, selection_key
 
 MAX_SELECTIONS = 256  #: different selectors for which nodes are kept
@@ -25,10 +26,14 @@ _NO_REQUEST = FitRequest(0, 0, 0, {})
 
 
 class NodeFilter:
-    """The nodes that schedulers consider for pods with the same selectors; *nodes* are all nodes of the cluster."""
+    """The nodes that schedulers consider for pods with the same selectors; *nodes* are all nodes of the cluster.
 
-    def __init__(self, nodes: Informer[ApiNode]) -> None:
+    A node whose selection raises an error is not considered, and *failed* is called with its name.
+    """
+
+    def __init__(self, nodes: Informer[ApiNode], failed: Callable[[str, Exception], object]) -> None:
         self._nodes = nodes
+        self._failed = failed
         self._known: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
 
     def allowed(self, spec: ApiPodSpec, key: Hashable = None) -> set[str]:
@@ -37,7 +42,7 @@ class NodeFilter:
         if key not in self._known:
             self._known[key] = (
                 spec,
-                {node.metadata.name for node in self._nodes.objects.values() if not exclusions(node, spec)},
+                {node.metadata.name for node in self._nodes.objects.values() if not self.excludes(node, spec)},
             )
             if len(self._known) > MAX_SELECTIONS:
                 self._known.popitem(last=False)
@@ -50,14 +55,22 @@ class NodeFilter:
         if known is not None:
             return name in known[1]
         node = self._nodes.get(name)
-        return node is not None and not exclusions(node, spec)
+        return node is not None and not self.excludes(node, spec)
+
+    def excludes(self, node: ApiNode, spec: ApiPodSpec) -> Sequence[str]:
+        """Return why schedulers do not consider a node; it is alone in it if that fails."""
+        try:
+            return exclusions(node, spec)
+        except Exception as error:  # noqa: BLE001 - whatever one node raises, others are considered
+            self._failed(node.metadata.name, error)
+            return (DEFECT,)
 
     def update(self, change: Change[ApiNode]) -> None:
         """Note that a node was added, has changed or is gone."""
         node, deleted = change.object, change.type is EventType.DELETED
         for spec, allowed in self._known.values():
             allowed.discard(node.metadata.name)
-            if not deleted and not exclusions(node, spec):
+            if not deleted and not self.excludes(node, spec):
                 allowed.add(node.metadata.name)
 
 

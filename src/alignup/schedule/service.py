@@ -35,7 +35,7 @@ from alignup.placement.scheduling.instructions import WriteEvent
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from alignup.placement.steered import STEERED_ANNOTATION, count_markers
-from alignup.placement.verdict import Verdict
+from alignup.placement.verdict import Verdict, defect
 from alignup.schedule.cluster_snapshot import incomplete_release
 from alignup.schedule.extender.bind import BindVerb
 from alignup.schedule.extender.filter import FilterVerb
@@ -47,10 +47,20 @@ from alignup.schedule.kueue_checks import AdmissionChecks
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.metrics import ScheduleMetrics
+from alignup.schedule.move_proposals import MoveProposals
+from alignup.schedule.move_searches import MoveSearches
+from alignup.schedule.object_events import ObjectEvents
 from alignup.schedule.pages import ClusterPages, page_routes
-from alignup.schedule.pod_answers import MAX_CLAIM_ROWS, answers_document, placement_documents
-from alignup.schedule.pod_events import PodEvents
-from alignup.schedule.pod_states import PodSummary
+from alignup.schedule.plan_controller import PlanController
+from alignup.schedule.pod_answers import (
+    MAX_CLAIM_ROWS,
+    NodeAnswer,
+    answer_row,
+    answers_document,
+    failed_row,
+    placement_documents,
+)
+from alignup.schedule.pod_states import summarize_pod
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.steering_writer import SteeringWriter
 from alignup.web.api_operations import receive_body
@@ -102,6 +112,7 @@ class ScheduleOptions:
     names: tuple[str, ...] = ()  #: by which clients call this program over plain HTTP, beside those of its machine
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     kueue: bool = False  #: whether it is the controller of Kueue's admission checks
+    plans: bool = False  #: whether it carries out plans
     serves_extender: bool = True  #: whether schedulers are answered; else only pods behind the gate are placed
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
@@ -118,6 +129,7 @@ class ScheduleService:
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
         kueue: bool = False,
+        plans: bool = False,
         serves_extender: bool = True,
     ) -> None:
         self._options = extender or ExtenderOptions()
@@ -125,7 +137,9 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._write_event, WriteEvent)
-        self._events = PodEvents(client, "alignup-schedule")
+        self._events = ObjectEvents(client, "alignup-schedule")
+        self.searches = MoveSearches(client, self.live)
+        self.proposals = MoveProposals(client, self.live, self.searches, self._events)
         self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
         self.filter = FilterVerb(self.live)
         self.bind = BindVerb(client, self.live, self.filter.records)
@@ -133,7 +147,12 @@ class ScheduleService:
         #: run beside the extender, until the service ends
         self.tasks: list[Task] = [self.live.steering_instructions.run]
         #: run while this process leads
-        self.leader_tasks: list[Task] = [self._pass_time, RejectionWriter(client, self.live).run, self._events.run]
+        self.leader_tasks: list[Task] = [
+            self._pass_time,
+            RejectionWriter(client, self.live).run,
+            self._events.run,
+            self.proposals.run,
+        ]
         self._serves_extender = serves_extender
         if serves_extender:
             self.leader_tasks.append(self._wake_up.run)
@@ -141,6 +160,10 @@ class ScheduleService:
             checks = AdmissionChecks(client, self.live, self.metrics)
             self.tasks.append(checks.follow)
             self.leader_tasks.append(checks.run)
+        self.plans = PlanController(client, self.live) if plans else None
+        if self.plans is not None:
+            self.tasks.append(self.plans.follow)
+            self.leader_tasks.append(self.plans.run)
         self.leading = False
         self._election = None
         if lease is not None:
@@ -208,6 +231,11 @@ class ScheduleService:
             return self.live.problems
         return (self._standby(),)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What health checks tell although answers are right."""
+        return (*self.live.warnings, *(self.plans.warnings if self.plans else ()))
+
     async def respond(self, verb: str, body: bytes) -> bytes:
         if not self._serves_extender:
             raise ProblemError(404, "This service answers no schedulers: it was started with --no-extender.")
@@ -231,23 +259,43 @@ class ScheduleService:
         read = self.live.read(pod)
         await self.live.large_pods.decide(read)
         verdicts = self.live.feasible(read, (node,) if node else None)
-        verdicts = {name: recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
-        document = answers_document(pod, read, verdicts, partial(self._explain_claims, read))
+        verdicts = {name: self._recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
+        document = answers_document(pod, read, verdicts, partial(self._make_row, pod, read))
         if release := incomplete_release(self.live.cluster):
             document |= release.date_document()
         if read.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
-        for row in document["nodes"][:MAX_CLAIM_ROWS] if count_markers(read) else ():
-            self._explain_steering(pod, read, row)
-        for row in document["nodes"]:
-            if kept := self.live.scheduling.kept_nodes.describe(row["node"]):
-                row["kept"] = kept
-        document["state"] = PodSummary(pod).to_document()
+        document["state"] = summarize_pod(pod).to_document()
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
+        if proposal := self.proposals.of(pod.metadata.uid):
+            document["proposal"] = proposal
         if record := self.filter.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
         return document
+
+    def _recorded_verdict(self, pod: ApiPod, node: str, verdict: Verdict) -> Verdict:
+        try:
+            return recorded_verdict(pod, node, verdict)
+        except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are explained
+            self.live.failed_decisions.note(node, error)
+            return defect(error)
+
+    def _make_row(self, api_pod: ApiPod, pod: Pod, answer: NodeAnswer, place: int) -> dict[str, Any]:
+        """Return the row of a node in an explanation, with claims and steering on the best nodes."""
+        node = answer.node
+        try:
+            row = answer_row(answer, pod)
+            if pod.uses_claims and place < MAX_CLAIM_ROWS:
+                row["claims"] = self._explain_claims(pod, node, answer.verdict)
+            if count_markers(pod) and place < MAX_CLAIM_ROWS:
+                self._explain_steering(api_pod, pod, row)
+            if kept := self.live.scheduling.kept_nodes.describe(node):
+                row["kept"] = kept
+        except Exception as error:  # noqa: BLE001
+            self.live.failed_decisions.note(node, error)
+            return failed_row(node, error)
+        return row
 
     def _explain_steering(self, api_pod: ApiPod, pod: Pod, row: dict[str, Any]) -> None:
         """Add to the answer of a node where a pod with markers was or would be steered to."""
@@ -282,7 +330,7 @@ class ScheduleService:
             "alignup_schedule_unreadable_objects": ("Objects that cannot be read.", len(self.live.unreadable)),
             "alignup_schedule_failed_decisions_total": (
                 "Verdicts that a defect prevented.",
-                self.live.failed_decisions,
+                self.live.failed_decisions.count,
             ),
             "alignup_schedule_claims_followed": (
                 "Whether ResourceClaims, slices and device classes are known.",
@@ -349,11 +397,13 @@ def schedule_app(
         return json_response(answers)
 
     server = service.client.access.server
-    pages = ClusterPages(service.live, service.problems, subject=f"cluster at {server}")
+    pages = ClusterPages(
+        service.live, service.problems, service.searches, service.proposals.of, subject=f"cluster at {server}"
+    )
     routes = [
         *(_verb_route(service, verb, max_body) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),
-        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.live.warnings),
+        *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
     app = Starlette(
@@ -405,6 +455,7 @@ async def open_service(
             live=options.live,
             lease=options.lease,
             kueue=options.kueue,
+            plans=options.plans,
             serves_extender=options.serves_extender,
         )
         tls = None
@@ -421,8 +472,8 @@ async def open_service(
         called = kubernetes_limits(limits.names)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, limits=called, tls=tls))
         if options.health is not None:
-            registry, live = service.metrics.registry, service.live
-            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: live.warnings)
+            registry = service.metrics.registry
+            probe_app = health_app(registry, readiness=service.problems, warnings=lambda: service.warnings)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping, limits=limits))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))

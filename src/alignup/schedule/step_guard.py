@@ -37,6 +37,7 @@ class ServiceStep(StrEnum):
     WAKE = "wake"  #: a rejected pod
     CHECK = "check"  #: a workload of Kueue
     FOLLOW = "follow"  #: a node, or changes of nodes
+    PLAN = "plan"  #: carry out a plan, which ends then
     TASK = "task"  #: one of the tasks of the service, which is started again
 
 

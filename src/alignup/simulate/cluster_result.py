@@ -13,13 +13,13 @@ from alignup.simulate.device_connections import NO_CONNECTIONS, ConnectionCounts
 from alignup.simulate.simulated_claims import NO_CLAIMS, ClaimCounts
 
 POD_COLUMNS = ("created", "namespace", "name", "priority", "gang", "outcome", "node", "started", "waited", "rejections")
-VERSION = 1  #: of the document; incremented when a field changes its meaning or is removed
+VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
 Seconds = Annotated[float, Meta(ge=0)]
 
 
 class WaitingTimes(Document, frozen=True, kw_only=True):
-    """Seconds from the creation of a pod to its admission, over all pods that started."""
+    """Seconds from the creation of pods to their admission, or to the last event for those that never start."""
 
     mean: Seconds = 0.0
     p50: Seconds = 0.0
@@ -82,7 +82,7 @@ class HostGroupUse(Document, frozen=True, kw_only=True):
 class TimelinePoint(Document, frozen=True, kw_only=True):
     time: Seconds
     running: Count
-    waiting: Count
+    waiting: Count  #: created, and not started until then
     rejections: Count  #: by kubelets, until then
     requested: Mapping[str, float]  #: by running pods, by resource
 

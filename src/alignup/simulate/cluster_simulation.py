@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim
 from alignup.align.decision import Decision
 from alignup.align.devices.choices import RandomChooser
-from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod, demand
 from alignup.placement.steered import ANYWHERE, decide_steered
 from alignup.placement.wait_queue import WaitQueue
@@ -28,6 +27,7 @@ from alignup.simulate.cluster_result import FleetResult, HostGroupUse, PodRun
 from alignup.simulate.device_connections import ConnectionCounts, container_connections
 from alignup.simulate.gained_pods import count_gained_pods
 from alignup.simulate.node_simulation import Progress, ProgressReporter
+from alignup.simulate.peak_state import PeakState
 from alignup.simulate.schedulers import DEFAULT, STEERING, Members, SchedulerFactory, SteeringScheduler, find_strategy
 from alignup.simulate.simulated_claims import ClaimCounts, explain_claims
 from alignup.simulate.steered_pods import PodMarker, add_markers
@@ -131,11 +131,17 @@ class ClusterSimulation:
         self._runs: dict[str, PodRun] = {submission.pod.uid: PodRun(submission) for submission in self._submissions}
         self._done = 0
         self._time = self._start
+        self._peak: PeakState | None = None
 
     @property
     def runs(self) -> tuple[PodRun, ...]:
         """The outcome of each pod, in the order of the submissions."""
         return tuple(self._runs.values())
+
+    @property
+    def peak(self) -> PeakState:
+        """The cluster at peak demand, or now if the simulation has not been there."""
+        return self._peak or self._state(self._time)
 
     def run(self, progress: Progress | None = None) -> FleetResult:
         """Run until nothing happens any more; *progress* gets the number of pods that started or failed."""
@@ -143,13 +149,12 @@ class ClusterSimulation:
         for unit in self._units():
             self._push(unit.time, _STARTS, unit)
         peak_time = peak_demand(self._submissions)
-        at_peak: list[Ledger] | None = None
         released: list[SimulatedHost] = []
         events = self._events
         while events:
             time, kind, uid, _, arriving = heapq.heappop(events)
-            if at_peak is None and time > peak_time:
-                at_peak = [host.kubelet.ledger for host in self.hosts]
+            if self._peak is None and time > peak_time:
+                self._peak = self._state(peak_time)
             self._time = time
             self._meter.advance(time)
             if kind == _ENDS:
@@ -162,10 +167,14 @@ class ClusterSimulation:
                 self._start_waiting({host.name: host for host in released})
                 released.clear()
             reporter.report(self._done)
-        self._meter.advance(max(self._time, self._last_arrival))
-        if at_peak is None:
-            at_peak = [host.kubelet.ledger for host in self.hosts]
-        return self._result(peak_time, at_peak)
+        self._meter.close(max(self._time, self._last_arrival))
+        if self._peak is None:
+            self._peak = self._state(peak_time)
+        return self._result(self._peak)
+
+    def _state(self, time: float) -> PeakState:
+        waiting = tuple([unit.pods for unit in self._queue])
+        return PeakState(time, self.hosts, [host.kubelet.ledger for host in self.hosts], waiting)
 
     def _units(self) -> Iterable[PodUnit]:
         """Yield single pods and gangs; a gang is complete when its last pod is created."""
@@ -187,11 +196,12 @@ class ClusterSimulation:
         heapq.heappush(self._events, (time, kind, uid, next(self._order), unit))
 
     def _arrive(self, unit: PodUnit) -> None:
+        if not unit.attempt:
+            self._meter.waiting += len(unit.pods)
         # Where earlier pods of the same kind wait, this one waits, too.
         waiting = self._queue.of_kind(unit.classes)
         if (waiting and waiting[0].rank <= unit.rank) or not self._try(unit):
             self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
-            self._meter.waiting += len(unit.pods)
 
     def _start_waiting(self, released: Mapping[str, SimulatedHost]) -> None:
         """Start waiting pods that fit after pods on these hosts have ended."""
@@ -203,7 +213,6 @@ class ClusterSimulation:
             )
             if may_fit and self._try(unit):
                 self._queue.remove(unit.uid)
-                self._meter.waiting -= len(unit.pods)
 
     def _try(self, unit: PodUnit) -> bool:
         """Bind all pods of *unit*; false if there is no room for all."""
@@ -307,6 +316,7 @@ class ClusterSimulation:
             if submission.duration is not None:
                 self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
         self._done += len(unit.pods)
+        self._meter.waiting -= len(unit.pods)
 
     def _admit(self, placement: _Placement) -> Decision:
         pod, pod_class, host = placement
@@ -349,11 +359,13 @@ class ClusterSimulation:
         self._meter.add(pod_class.request, by=-1)
         return host
 
-    def _result(self, peak_time: float, at_peak: Sequence[Ledger]) -> FleetResult:
+    def _result(self, peak: PeakState) -> FleetResult:
         runs = self.runs
         gangs = {run.submission.gang for run in runs} - {""}
         incomplete = {run.submission.gang for run in runs if not run.host}
         pods = [submission.pod for submission in self._submissions]
+        end = max(self._time, self._last_arrival)
+        never_started = [end - run.submission.time for run in runs if not run.host]
         return FleetResult(
             strategy=self.strategy,
             hosts=len(self.hosts),
@@ -367,9 +379,9 @@ class ClusterSimulation:
             started_gangs=len(gangs - incomplete),
             torn_gangs=self._torn_gangs,
             mispredictions=self._scheduler.mispredictions,
-            waiting=summarize_waiting(self._waits),
+            waiting=summarize_waiting([*self._waits, *never_started]),
             use=self._meter.use(),
-            stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
+            stranded=measure_cluster(self.hosts, peak.ledgers, pods, time=peak.time),
             alignment=self._alignment.summary(),
             claims=ClaimCounts.of(self._claims),
             connections=ConnectionCounts.of(self._connections),
@@ -377,11 +389,9 @@ class ClusterSimulation:
                 HostGroupUse(name=name, hosts=hosts, started=self._started[name], rejections=self._rejected[name])
                 for name, hosts in [(group.name, len(group.host_names())) for group in self.groups]
             ),
-            duration=max(self._time, self._last_arrival) - self._start,
+            duration=end - self._start,
             timeline=tuple(self._meter.points),
-            fitting_after_moves=(
-                count_gained_pods(self.hosts, at_peak, self._shape, self._submissions) if self._shape else {}
-            ),
+            fitting_after_moves=count_gained_pods(peak, self._shape, self._submissions) if self._shape else {},
         )
 
 

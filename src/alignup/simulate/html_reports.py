@@ -205,7 +205,7 @@ def _cluster_tiles(results: Results) -> list[Tile]:
 
 
 def _times(results: Results) -> list[float]:
-    """Return all times of timelines, from the first creation of a pod to the last; traces count from any time."""
+    """Return all times of timelines, from the first creation of a pod to the last event; traces count from any time."""
     return sorted({point.time for result in results for point in result.timeline})
 
 

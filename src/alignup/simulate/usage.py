@@ -9,7 +9,7 @@ On a cluster the requests of running pods count, and how many NUMA nodes they ha
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from alignup.align import bits
@@ -25,7 +25,8 @@ from alignup.simulate.cluster_hosts import SimulatedHost
 from alignup.simulate.cluster_result import Alignment, ResourceUse, TimelinePoint, WaitingTimes
 from alignup.simulate.container_placements import common_nodes, container_placements
 
-MAX_POINTS = 200  #: of a timeline, besides peaks between them
+MAX_POINTS = 200  #: of a timeline until the last pod is created, besides peaks between them
+DOUBLED_AFTER = 50  #: points after that, the step doubles: ends of pods may take long
 LOCAL = 10.0  #: the distance of a NUMA node from itself
 
 
@@ -152,7 +153,7 @@ class UsageMeter:
 
 
 class RequestMeter:
-    """What running pods request: its mean between two times, its peak, and points of a timeline between them."""
+    """What running pods request: its mean between two times, its peak, and a timeline, which ends later."""
 
     def __init__(self, hosts: Iterable[SimulatedHost], start: float, end: float) -> None:
         allocatable: Counter[str] = Counter()
@@ -177,11 +178,25 @@ class RequestMeter:
             for name in ("running", "waiting"):
                 if name not in self._peaks or getattr(self, name) > getattr(self._peaks[name], name):
                     self._peaks[name] = self._point(self._now)
-        while self._next < time and self._next <= self._end and self._sampled <= MAX_POINTS:
+        while self._next < time:
             self._add_point(self._point(self._next))
             self._sampled += 1
-            self._next = self._start + self._sampled * self._step if self._step else self._end + 1
-        self._now = min(time, self._end)
+            self._next = self._time_of(self._sampled)
+        self._now = time
+
+    def close(self, time: float) -> None:
+        """Move on to *time*, and end the timeline with it."""
+        self.advance(time)
+        if self._step:
+            self._add_point(self._point(time))
+
+    def _time_of(self, number: int) -> float:
+        if not self._step:
+            return inf
+        if number <= MAX_POINTS:
+            return self._start + number * self._step
+        doublings, steps = divmod(number - MAX_POINTS, DOUBLED_AFTER)
+        return self._end + self._step * (DOUBLED_AFTER * ((1 << doublings) - 1) + (steps << doublings))
 
     def _point(self, time: float) -> TimelinePoint:
         return TimelinePoint(
@@ -209,7 +224,7 @@ class RequestMeter:
         for name, amount in ((CPU, request.milli_cpu), (MEMORY, request.memory), *request.scalars.items()):
             gauge = self._gauges.get(name)
             if gauge is not None:
-                gauge.change(gauge.value + by * amount, self._now)
+                gauge.change(gauge.value + by * amount, min(self._now, self._end))
 
     def use(self) -> dict[str, ResourceUse]:
         uses = {}

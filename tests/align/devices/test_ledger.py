@@ -24,6 +24,16 @@ def free(ledger: DeviceLedger, resource: str = GPU) -> list[str]:
         pytest.param(["gpu-10", "gpu-9", "gpu-1"], ["gpu-1", "gpu-9", "gpu-10"], id="numbers count as numbers"),
         pytest.param(["b1", "a2", "a10", "a"], ["a", "a2", "a10", "b1"], id="texts come first"),
         pytest.param(["7", "07", "x", ""], ["", "07", "7", "x"], id="leading zeros only break ties"),
+        pytest.param(
+            ["0000:a0:00.0", "0000:1f:00.0", "0000:0a:00.0", "0000:10:00.0", "0000:02:00.0", "0001:01:00.0"],
+            ["0000:02:00.0", "0000:0a:00.0", "0000:10:00.0", "0000:1f:00.0", "0000:a0:00.0", "0001:01:00.0"],
+            id="PCI addresses are hexadecimal",
+        ),
+        pytest.param(
+            ["gpu-0000:1f:00.1", "gpu-0000:0a:00.0", "gpu-0000:1f:00.0", "gpu-12"],
+            ["gpu-12", "gpu-0000:0a:00.0", "gpu-0000:1f:00.0", "gpu-0000:1f:00.1"],
+            id="PCI addresses in names",
+        ),
         pytest.param(["9" * 5000, "8" * 5001], ["9" * 5000, "8" * 5001], id="numbers of any length"),
     ],
 )
@@ -31,7 +41,9 @@ def test_ids_are_in_natural_order(ids, ordered):
     assert sorted(ids, key=natural_sort_key) == ordered
 
 
-@given(st.lists(st.text("01a-", max_size=5), unique=True))
+@given(
+    st.lists(st.text("01a-", max_size=5) | st.from_regex(r"[0a]{1,5}:[0a]{2}:0[01]\.[01]", fullmatch=True), unique=True)
+)
 def test_no_two_ids_are_alike(ids):
     assert len({natural_sort_key(id_) for id_ in ids}) == len(ids)
 

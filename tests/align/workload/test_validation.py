@@ -358,3 +358,25 @@ def test_a_limit_from_containers_keeps_their_spelling():
 
     assert {name: str(amount) for name, amount in filled.limits.items()} == {"memory": "1k"}
     assert {name: str(amount) for name, amount in filled.requests.items()} == {"memory": "1e3"}
+
+
+@pytest.mark.parametrize(
+    ("claims", "named"),
+    [
+        (("a/x", "a/y", "b/x"), []),
+        (("a/x", "a/x"), ["claims[1]"]),
+        (("a", "a/x"), ["claims[1]"]),
+        (("a/x", "a"), ["claims[1]"]),
+        (("a/x", "a/y", "a"), ["claims[2]"]),
+        (("a/X y",), ["claims[0].request"]),
+        (("a/x/y",), ["claims[0].request"]),
+        (("c/x", "c/y"), ["claims[0]", "claims[1]"]),
+        (("/x",), ["claims[0]"]),
+    ],
+)
+def test_a_container_uses_a_whole_claim_or_several_requests_of_it(claims, named):
+    """As an API server of 1.37 says."""
+    used = Container("c", Resources(claims=claims))
+    pod = replace(POD, claims=(PodClaim("a", claim="a"), PodClaim("b", claim="b")), containers=(used,))
+    assert fields(pod) == [f"{R}.{name}" for name in named]
+    assert used.resources.claim_names == tuple(dict.fromkeys(claim.partition("/")[0] for claim in claims))

@@ -7,12 +7,7 @@ from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.testing.api_server import ApiServer
 from tests.kubernetes.api.tasks import running
 
-__all__ = ["anyio_backend", "client", "follow", "log", "server", "timing"]
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
+__all__ = ["client", "follow", "log", "server", "timing"]
 
 
 @pytest.fixture
@@ -30,8 +25,8 @@ async def server(anyio_backend):
 
 @pytest.fixture
 def timing():
-    """Retries without waiting."""
-    return Timing(retry=0.0, sleep=lambda seconds: asyncio.sleep(0))
+    """Retries without waiting, on the clock of the event loop."""
+    return Timing(retry=0.0, sleep=lambda seconds: asyncio.sleep(0), clock=lambda: asyncio.get_running_loop().time())
 
 
 @pytest.fixture

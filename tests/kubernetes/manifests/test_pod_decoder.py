@@ -78,6 +78,17 @@ def test_all_used_fields_are_read():
     )
 
 
+def test_requests_of_claims_are_read_and_written():
+    claims = [{"name": "net", "request": "a"}, {"name": "net", "request": "b"}, {"name": "gpu"}]
+    names = [{"name": "net", "resourceClaimName": "n"}, {"name": "gpu", "resourceClaimName": "g"}]
+    pod = read_pod(document(containers=[{"name": "main", "resources": {"claims": claims}}], resourceClaims=names))
+
+    assert pod.containers[0].resources.claims == ("net/a", "net/b", "gpu")
+    assert pod_to_dict(pod)["spec"]["containers"][0]["resources"]["claims"] == claims
+    written = document(containers=[{"name": "c", "resources": {"claims": [{"name": "a/b"}]}}], resourceClaims=names)
+    assert problems_of(accept, read_pod(written))[0][0] == "spec.containers[0].resources.claims[0].request"
+
+
 def test_the_status_of_a_running_pod_is_read():
     written = document(containers=[{"name": "main"}], initContainers=[{"name": "proxy"}], os={"name": "linux"})
     written["status"] = {

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align.settings import Policy
+from alignup.align.workload.names import NUMA_ANNOTATION
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
 from alignup.placement.scheduling.gate import GatedPodState
-from alignup.placement.scheduling.instructions import AnswerNodes, GiveNodeBack, KeepNode, WakePod
+from alignup.placement.scheduling.instructions import AnswerNodes, GiveNodeBack, KeepNode, WakePod, WriteSteering
 from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, UNUSED_SECONDS
 from alignup.placement.scheduling.known_schedulers import ASKED_SECONDS
 from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
@@ -19,6 +20,7 @@ from alignup.placement.scheduling.reasons import UNKNOWN_SCHEDULER
 from tests.align.hosts import host, pod
 from tests.effort import examples
 from tests.placement.scheduling.machine import Machine
+from tests.placement.test_steered import marked, with_marker_devices
 
 NODE = "a"
 PATIENCE = 60.0
@@ -91,8 +93,8 @@ def test_the_pod_fits_when_those_have_ended_that_were_there_before(policy, befor
         assert node.fits(node.host)
 
 
-def full(name="full"):
-    made = host(Policy.SINGLE_NUMA_NODE)
+def full(name="full", *, markers=0):
+    made = with_marker_devices(host(Policy.SINGLE_NUMA_NODE), markers)
     for number in range(2):
         assert made.admit(pod(f"{name}-{number}", cpu="3", memory="1Gi")).admitted
     return made
@@ -292,3 +294,21 @@ def test_no_node_is_kept_for_a_released_pod_whose_node_became_unschedulable():
     done = [each for _ in range(5) for each in (*machine.pass_time(PATIENCE), *machine.handle(events.WakeNext()))]
     assert not [each for each in done if isinstance(each, KeepNode | WakePod)]
     assert machine.gate.state_of("p") is GatedPodState.RELEASED
+
+
+@pytest.mark.parametrize(("wish", "numa_nodes"), [("1", None), ("0", 1), ("pack", 1), ("spread", 1)])
+def test_a_pod_is_not_steered_to_where_it_delays_the_one_that_its_node_is_kept_for(wish, numa_nodes):
+    """That one fits on NUMA node 1 only, which has a CPU more."""
+    machine = Machine({NODE: full(markers=8)})
+    machine.wait(WIDE)
+    machine.pass_time(PATIENCE)
+    for uid in ("full-0", "full-1"):
+        machine.hosts[NODE].release(uid)
+    machine.report(NODE)
+    small = marked(pod("small", cpu="2", memory="1Gi", annotations={NUMA_ANNOTATION: wish}))
+    facts = machine.wait(small, 1, state=WaitState.OTHER)
+
+    done = machine.handle(events.BindingAsked(1, facts, NODE))
+
+    assert [each.nodes for each in done if isinstance(each, WriteSteering)] == ([numa_nodes] if numa_nodes else [])
+    assert machine.state.kept_nodes.names == {NODE}

@@ -33,12 +33,13 @@ from tests.effort import SEED, did, rounds
 from tests.placement.model_api import World
 from tests.placement.scheduling.leftovers import leftovers
 from tests.placement.scheduling.machine import SCHEDULER
-from tests.placement.scheduling.model_api import GATE, OTHER_GATE, ModelApi, ModelPod, PodMaker, kubelets
+from tests.placement.scheduling.model_api import DELAYS, GATE, OTHER_GATE, ModelApi, ModelPod, PodMaker, kubelets
 from tests.placement.scheduling.model_shell import OPTIONS, InjectedError, Shell, describe
 
 NODES = 5
 WAITING = 14  #: pods and gangs that wait at a time
 QUIET_SECONDS = 150.0  #: after which everything is decided: retries, time limits, kept nodes
+SETTLE_SECONDS = max(max(delays) for delays in DELAYS)  #: in which a leader sees the last writes of the one before
 EMPTY_SECONDS = 100.0  #: after which nothing is left
 
 
@@ -169,7 +170,7 @@ class Model:
             self.shell.resign()
             self.counts.leaders += 1
             self.forget_promises()
-            self.world.after(random.uniform(0.1, 5), self.shell.lead)
+            self.world.after(random.uniform(SETTLE_SECONDS, 5), self.shell.lead)
 
     def restart(self) -> None:
         self.shell.close()

@@ -1,4 +1,4 @@
-"""The tables of docs/scheduling.md: which state of a pod or gang follows which, in a random model."""
+"""The tables of docs/scheduling-states.md: which state of a pod or gang follows which, in a random model."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from alignup.placement.scheduling.tentative_gangs import TentativeState
 from tests.effort import SEED, rounds
 from tests.placement.scheduling.test_model import Model
 
-PAGE = Path(__file__).parents[3] / "docs" / "scheduling.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scheduling-states.md"
 ROW = re.compile(r"^\| `([a-z ]+)`: [^|]+ \| (.+) \|$", re.MULTILINE)
 GATED = "| a pod is | and becomes |\n|---|---|\n| `nowhere`: not seen yet"
 ASKED = "| a pod is | and becomes |\n|---|---|\n| `nowhere`: not asked about"

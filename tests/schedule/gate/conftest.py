@@ -7,11 +7,10 @@ from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.live_cluster import LiveCluster
 from tests.kubernetes.api.tasks import running
-from tests.observe.conftest import anyio_backend, client, server, timing
+from tests.observe.conftest import client, server, timing
 from tests.schedule.gate.simulated import GatedCluster
 
 __all__ = [
-    "anyio_backend",
     "client",
     "clock",
     "clocked",

@@ -118,7 +118,7 @@ def decided_nodes(pod: Pod, placements: Iterable[Placement], claim: str, machine
     users = {
         container.name
         for container in pod.all_containers
-        if claim in (container.resources.limits if "/" in claim else container.resources.claims)
+        if claim in (container.resources.limits if "/" in claim else container.resources.claim_names)
     }
     node_of = {cpu.id: cpu.node for cpu in machine.cpus}
     cpus = memory = 0

@@ -50,7 +50,7 @@ NOTHING_UNMET = ClaimedLocality()
 
 def claims_used(pod: Pod, container: Container) -> Iterator[str]:
     """Yield the claims of a container, and its extended resources that a claim may serve."""
-    yield from container.resources.claims
+    yield from container.resources.claim_names
     for name in container.resources.limits:
         if name in pod.class_resources or (container.name, name) in pod.claimed_requests:
             yield name

@@ -30,7 +30,9 @@ Weights = Mapping[NodeSet, int]  #: set of nodes → the worth of touching any o
 
 WORK_LIMIT = 2_000  #: steps of a search among overlapping sets; some tenths of a second on 64 nodes
 
-_NUMBER = re.compile(r"([0-9]+)")
+#: A number, or a PCI address, which is hexadecimal: ``0000:1f:00.0``.
+_NUMBER = re.compile(r"((?<![0-9a-f])[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?![0-9a-f])|[0-9]+)")
+_PUNCTUATION = str.maketrans("", "", ":.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +162,14 @@ class DeviceInventory:
 
 @lru_cache(maxsize=4096)
 def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
-    """Return a sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
+    """Return a sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``.
+
+    PCI addresses are numbers, too: ``0000:02:00.0``, ``0000:1f:00.0`` and ``0000:a0:00.0`` are in this order.
+    """
     # Texts and numbers take turns. Numbers compare by the number of digits first, so any length works.
     pieces: list[tuple[int, str]] = []
     for turn, piece in enumerate(_NUMBER.split(id_)):
-        digits = piece.lstrip("0")
+        digits = piece.translate(_PUNCTUATION).lstrip("0") if turn % 2 else ""
         pieces.append((len(digits), digits) if turn % 2 else (0, piece))
     return tuple(pieces), id_
 

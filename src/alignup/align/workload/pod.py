@@ -33,7 +33,8 @@ class Resources:
 
     requests: Amounts = field(default_factory=dict)
     limits: Amounts = field(default_factory=dict)
-    claims: tuple[str, ...] = ()  #: names of the pod's resource claims
+    #: names of the pod's resource claims; ``gpus/first`` for the devices of request ``first`` of claim ``gpus`` only
+    claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:  # the check of what decoders parsed is as cheap as possible
@@ -48,6 +49,11 @@ class Resources:
         except AttributeError:
             read_amounts(self, "requests")
             read_amounts(self, "limits")
+
+    @property
+    def claim_names(self) -> tuple[str, ...]:
+        """The names of the claims, each once."""
+        return tuple(dict.fromkeys(claim.partition("/")[0] for claim in self.claims))
 
     @cached_property
     def qos(self) -> QoS:

@@ -219,14 +219,23 @@ def _resource_problems(
 
 
 def _claim_problems(field: str, resources: Resources, claims: tuple[PodClaim, ...]) -> Iterator[Problem]:
-    for index, name in enumerate(resources.claims):
+    """Yield what is wrong with the claims of a container: it uses a whole claim once, or requests of it, each once."""
+    used: set[str] = set()
+    for index, claim in enumerate(resources.claims):
         path = f"{field}.claims[{index}]"
+        name, separator, request = claim.partition("/")
         if not name:
             yield Problem(path, "Required value")
             continue
-        if name in resources.claims[:index]:
+        if name in used:  # the whole claim
             yield Problem(path, f"Duplicate value: {quote(name)}")
-        if all(name != claim.name for claim in claims):
+        elif claim in used or (not request and any(other.startswith(f"{name}/") for other in used)):
+            yield Problem(path, f"Duplicate value: {quote(claim)}")
+        if separator:
+            for problem in names.label_problems(request):
+                yield _invalid(f"{path}.request", request, problem)
+        used.add(claim)
+        if all(name != known.name for known in claims):
             yield Problem(path, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
 
 

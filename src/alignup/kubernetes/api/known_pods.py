@@ -68,6 +68,11 @@ def known_pod(pod: ApiPod, *, uid: str = "") -> KnownPod:
     return KnownPod(pod=decoded, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
 
 
+def asked_pod(pod: ApiPod) -> Pod:
+    """Read a pod of the API server that nodes are asked about: with its annotations, which may demand something."""
+    return replace(readable_pod(pod), uid=kubelet_uid(pod))
+
+
 def bound_pod(pod: ApiPod, *, uid: str = "") -> tuple[KnownPod, str]:
     """Read a pod that is bound, and return what is wrong with it; an invalid one has no containers.
 

@@ -21,6 +21,7 @@ NEVER_MOVE = f"with {NEVER_MOVE_ANNOTATION}"
 STATIC = "that are static"
 TERMINATING = "that are terminating"
 UNSAFE = f'with {SAFE_TO_EVICT}: "false"'
+_IN_MEMORY = ("Memory", "HugePages")
 
 
 class OwnerReference(ObjectPart, frozen=True):
@@ -32,7 +33,7 @@ class OwnerReference(ObjectPart, frozen=True):
 
 
 class EmptyDirectory(ObjectPart, frozen=True):
-    medium: str = ""  #: ``Memory``: not on disk
+    medium: str = ""  #: ``Memory``, ``HugePages`` or ``HugePages-SIZE``: not on disk
 
 
 class ClaimedVolume(ObjectPart, frozen=True):
@@ -117,7 +118,8 @@ class EvictionRules:
         return "" if self.allow_local_volumes else self._local_volumes(pod)
 
     def _local_volumes(self, pod: EvictedPod) -> str:
-        on_disk = (volume.empty_dir is not None and volume.empty_dir.medium != "Memory" for volume in pod.spec.volumes)
+        directories = (volume.empty_dir for volume in pod.spec.volumes if volume.empty_dir is not None)
+        on_disk = (not directory.medium.startswith(_IN_MEMORY) for directory in directories)
         if any(on_disk) or any(volume.host_path is not None for volume in pod.spec.volumes):
             return LOCAL_VOLUMES
         claims = pod.claims()

@@ -37,10 +37,21 @@ class NamedItem(ObjectPart, frozen=True):
     name: str = ""
 
 
+class UsedClaim(NamedItem, frozen=True):
+    """A claim of the pod that a container uses, or one request of it."""
+
+    request: str = ""
+
+    @property
+    def reference(self) -> str:
+        """The claim as ``Resources`` has it; a name with ``/``, which no claim has, stays invalid."""
+        return f"{self.name}/{self.request}" if self.request or "/" in self.name else self.name
+
+
 class ResourceRequirements(ObjectPart, frozen=True):
     requests: ResourceAmounts = {}
     limits: ResourceAmounts = {}
-    claims: tuple[NamedItem, ...] = ()
+    claims: tuple[UsedClaim, ...] = ()
 
 
 class ContainerSpec(ObjectPart, frozen=True):
@@ -280,7 +291,7 @@ def _container(container: ContainerSpec) -> Container:
 def _resources(resources: ResourceRequirements | None) -> Resources:
     if resources is None:
         return Resources()
-    claims = tuple([claim.name for claim in resources.claims])
+    claims = tuple([used.reference for used in resources.claims])
     return Resources(parse_amounts(resources.requests), parse_amounts(resources.limits), claims)
 
 
@@ -290,11 +301,15 @@ def _container_to_dict(container: Container) -> dict[str, Any]:
     return fields if policy is None else {**fields, "restartPolicy": policy}
 
 
+def _used_claim_to_dict(name: str, _separator: str, request: str) -> dict[str, str]:
+    return {"name": name, "request": request} if request else {"name": name}
+
+
 def _resources_to_dict(resources: Resources) -> dict[str, Any]:
     return _present(
         requests=amounts_to_dict(resources.requests),
         limits=amounts_to_dict(resources.limits),
-        claims=[{"name": name} for name in resources.claims],
+        claims=[_used_claim_to_dict(*claim.partition("/")) for claim in resources.claims],
     )
 
 

@@ -8,6 +8,6 @@ Begin with ``scheduling_state``: it takes ``events``, returns ``instructions``, 
 * ``tentative_gangs``: gangs of schedulers that ask;
 * ``claim_rules``: pods with ResourceClaims.
 
-``docs/scheduling.md`` has the states of a gated pod. The extender's offers, bindings, wake-ups and steering are decided
-in ``schedule`` still.
+``docs/scheduling-states.md`` has the states of a gated pod. The extender's offers, bindings, wake-ups and steering are
+decided in ``schedule`` still.
 """

@@ -42,7 +42,7 @@ NOT_LEADING = "this process does not lead any more; the next one has to bind the
 
 
 class BindingStep(StrEnum):
-    """What the binding of a pod waits for; see docs/scheduling.md."""
+    """What the binding of a pod waits for; see docs/scheduling-states.md."""
 
     QUEUED = "queued"  #: for other bindings to the node
     GANG = "gang"  #: for bindings of others of its gang
@@ -69,9 +69,12 @@ class PendingBinding:
 
 
 class Bindings:
-    """The bindings of one process; *ended* is called with the uid of a pod, and why it was not bound, or nothing."""
+    """The bindings of one process; *ended* is called with the uid of a pod, and why it was not bound, or nothing.
 
-    def __init__(
+    *refusal* returns why a pod must not get a node although its kubelet admits it, or nothing.
+    """
+
+    def __init__(  # noqa: PLR0913 - everything that a binding depends on
         self,
         parts: CommonParts,
         *,
@@ -79,6 +82,7 @@ class Bindings:
         steering: PodSteering,
         claims: ClaimBindings,
         ended: Callable[[str, str], object],
+        refusal: Callable[[PodFacts, str], str],
     ) -> None:
         self._cluster = parts.cluster
         self._facts = parts.facts
@@ -88,6 +92,7 @@ class Bindings:
         self._steering = steering
         self._claims = claims
         self._ended = ended
+        self._refusal = refusal
         self.allow_unknown = False
         self.leading = True
         self._bindings: dict[int, PendingBinding] = {}  #: by request
@@ -205,6 +210,9 @@ class Bindings:
     def _prepare(self, binding: PendingBinding) -> None:
         """Assume a pod on its node, and steer it there."""
         pod, node = binding.pod, binding.node
+        if problem := self._refusal(binding.facts, node):
+            self._undo(binding, f"node {node}: {problem}")
+            return
         binding.step = BindingStep.PREPARED
         binding.verdict = verdict = self._assumptions.assume(pod, node)
         accepted = self.allow_unknown and self._cluster.record(node) is None and not needs_exact_host(pod)

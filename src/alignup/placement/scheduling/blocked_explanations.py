@@ -94,6 +94,6 @@ class BlockedExplanations:
             elif not self._assumptions.has_room(node, pod):
                 yield node, None, FULL
             elif self._kept_nodes.keeps_out(node, pod, waiting.order):
-                yield node, None, self._kept_nodes.describe(node)
+                yield node, None, self._kept_nodes.describe(node, pod)
             elif pod.uses_claims and (refusal := self._claims.refusal(pod, node)):
                 yield node, None, refusal

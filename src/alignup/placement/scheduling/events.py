@@ -9,8 +9,10 @@ from alignup.align.bits import NodeSet
 from alignup.align.claims.resource_claims import Claim
 from alignup.align.workload import Pod
 from alignup.placement.host_report import HostReport, PodStage
+from alignup.placement.moves import RunningPod
 from alignup.placement.scheduling.facts import GroupKey, NodeVictims, PodFacts
 from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
+from alignup.placement.scheduling.plan_steps import EvictionOutcome, PlanOrder
 from alignup.placement.scheduling.releases import ReleaseOutcome
 from alignup.placement.victims import DisruptionBudget
 
@@ -253,6 +255,59 @@ class LargePodDecided:
     uid: str
 
 
+# Plans
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFactsRead:
+    """Which pods of a plan there are, and whether they may be evicted, as the API server says now."""
+
+    plan: str  #: its uid
+    pods: tuple[RunningPod, ...] = ()  #: those of the plan that have nodes, and those that are disrupted with them
+    waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: uid of a controller → of pods without nodes
+    problem: str = ""  #: why nothing could be read
+
+
+@dataclass(frozen=True, slots=True)
+class PlanActivated:
+    """A plan is to be carried out from now on."""
+
+    order: PlanOrder
+    facts: PlanFactsRead
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPaused:
+    plan: str  #: its uid
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCancelled:
+    """The object of a plan was deleted."""
+
+    plan: str  #: its uid
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWritten:
+    """The status of a plan has this progress, or a later one."""
+
+    plan: str  #: its uid
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPodEvicted:
+    """The answer to an eviction; the pod is not gone yet."""
+
+    plan: str  #: its uid
+    step: int
+    outcome: EvictionOutcome
+    problem: str = ""
+    retry_after: float = 0.0  #: seconds
+
+
 # Time, and turns
 
 
@@ -356,6 +411,12 @@ Event = (
     | SteeringFailed
     | StepFailed
     | LargePodDecided
+    | PlanActivated
+    | PlanPaused
+    | PlanCancelled
+    | PlanFactsRead
+    | PlanWritten
+    | PlannedPodEvicted
     | TimePassed
     | PlaceNext
     | ExplainNext

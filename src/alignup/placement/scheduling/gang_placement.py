@@ -89,21 +89,23 @@ class GangPlacement:
 
     def _gang_nodes(self, gang: WaitingGang, holding: Collection[str], now: float) -> dict[str, Collection[str]]:
         """Return the nodes of each pod, by uid. Claims are checked only on nodes that admit the pod."""
-        kinds = {_member_key(member): replace(member, order=gang.order) for member in gang.members}
+        place_of = self._kept_nodes.plan.place_of
+        keys = {member.uid: (_member_key(member), place_of(member.uid)) for member in gang.members}
+        kinds = {keys[member.uid]: replace(member, order=gang.order) for member in gang.members}
         admitting = dict.fromkeys(holding)  # in an order that does not depend on the process
         for member in kinds.values() if any(member.pod.uses_claims for member in kinds.values()) else ():
             admitting |= dict.fromkeys(self._cluster.feasible(member.pod).admitting())
         nodes = {key: self._member_nodes(member, admitting, now) for key, member in kinds.items()}
-        return {member.uid: nodes[_member_key(member)] for member in gang.members}
+        return {member.uid: nodes[keys[member.uid]] for member in gang.members}
 
     def _member_nodes(self, member: PodFacts, admitting: Collection[str], now: float) -> Collection[str]:
         """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter.
 
         Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
         """
-        allowed, kept = set(self._facts.allowed(member)), self._kept_nodes
+        allowed = set(self._facts.allowed(member))
         allowed -= self._avoided.of(member, now=now)
-        allowed -= {name for name in kept.names if kept.keeps_out(name, member.pod, member.order)}
+        allowed -= self._kept_nodes.refusals(member.pod, member.order).keys()
         if member.pod.uses_claims:
             allowed -= {name for name in admitting if name in allowed and self._claims.refusal(member.pod, name)}
         return frozenset(allowed)

@@ -67,7 +67,7 @@ QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
 
 
 class GatedPodState(StrEnum):
-    """What a pod behind the gate waits for, from its creation to its binding; see docs/scheduling.md."""
+    """What a pod behind the gate waits for, from its creation to its binding; see docs/scheduling-states.md."""
 
     NOWHERE = "nowhere"  #: not seen yet, bound, gone, or of a scheduler that pods are not released to
     OTHER_GATES = "other gates"  #: for the removal of other gates
@@ -109,7 +109,7 @@ class Gate:
         self._kept_nodes = kept_nodes
         self._steering = steering
         self._turn = turn
-        self.queue = PodQueue(facts)
+        self.queue = PodQueue(facts, is_planned=lambda uid: kept_nodes.plan.place_of(uid) is not None)
         self.releases = Releases(seconds=options.unbound)
         self.claims = GatedClaims(facts)
         self._explanations = BlockedExplanations(

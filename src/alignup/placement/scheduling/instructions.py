@@ -9,6 +9,7 @@ from alignup.align.bits import NodeSet
 from alignup.align.decision import Placement
 from alignup.align.workload import Pod
 from alignup.placement.scheduling.facts import GroupKey, NodeVictims
+from alignup.placement.scheduling.plan_steps import PlanProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,31 @@ class EvictPod:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPlanFacts:
+    """Read which pods of the active plan may be evicted now. The outcome is ``PlanFactsRead``."""
+
+    plan: str  #: its uid
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """Write the status of a plan; a later one replaces it. The outcome is ``PlanWritten``."""
+
+    plan: str  #: its uid
+    number: int
+    progress: PlanProgress
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPlannedPod:
+    """Evict a pod as a step of a plan, once. The outcome is ``PlannedPodEvicted``."""
+
+    plan: str  #: its uid
+    step: int
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeHosts:
     """Verdicts of these hosts may have changed."""
 
@@ -224,6 +250,9 @@ Instruction = (
     | DecideLargePod
     | ReadPod
     | EvictPod
+    | ReadPlanFacts
+    | WritePlan
+    | EvictPlannedPod
     | ChangeHosts
     | CountPrediction
     | RefuseReport

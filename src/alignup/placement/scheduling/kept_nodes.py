@@ -12,6 +12,8 @@ Pods of other namespaces do not wait for that without end. A namespace has one h
 of others out for a limited time: see ``namespace_patience``. While they do, a gang keeps a tenth of the nodes that it
 may use. A pod of a higher priority is never kept out.
 
+The nodes of the active plan are kept in another way, which :class:`ActivePlan` decides. No others are kept there.
+
     waits → (patience) → holds nodes → placed, gone, unable to use them, or out of patience → the nodes are given back
 """
 
@@ -21,11 +23,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from alignup.align.bits import NodeSet
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.kept_hosts import MAX_UNSUITABLE, find_hosts, fits_after, usable_hosts
 from alignup.placement.pod_shape import SHAPE_UID, is_large, needs_alignment
+from alignup.placement.scheduling.active_plan import ActivePlan
 from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.instructions import GiveNodeBack, Instruction, KeepNode
 from alignup.placement.scheduling.namespace_patience import NamespacePatience
@@ -81,7 +85,7 @@ class KeptNode:
 class KeptNodes:
     """The pods that wait, and the nodes that are kept for some of them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that a choice depends on
         self,
         cluster: Cluster,
         facts: ClusterFacts,
@@ -89,7 +93,9 @@ class KeptNodes:
         is_placed: Callable[[str], bool],
         will_schedule: Callable[[PodFacts], bool],
         turn: Turn,
+        plan: ActivePlan,
     ) -> None:
+        self.plan = plan
         self._cluster = cluster
         self._facts = facts
         self._is_placed = is_placed  #: whether nodes count on a pod
@@ -128,11 +134,21 @@ class KeptNodes:
         waiting = [waiting.facts for waiting in self._waiting.values()]
         return [facts for facts in waiting if facts.state is WaitState.UNSCHEDULABLE]
 
+    def overdue(self, now: float) -> list[PodFacts]:
+        """Return the pods that have waited as long as a node is kept after, in their order; one of each gang."""
+        waiting = [waiting.facts for waiting in self._waiting.values()]
+        late = [facts for facts in waiting if now - facts.since >= self.patience.get(facts.state, float("inf"))]
+        late.sort(key=lambda facts: facts.order)
+        return list({facts.group or facts.uid: facts for facts in reversed(late)}.values())[::-1]
+
     def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
         """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
 
-        *after*: other pods of a gang that would be there, too; one may stand for several that are alike.
+        Or it is kept for the active plan. *after*: other pods of a gang that would be there, too; one may stand for
+        several that are alike.
         """
+        if self.plan.name and self.plan.keeps_out(node, pod, after=after):
+            return True
         kept = self._kept.get(node)
         if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
             return False
@@ -147,14 +163,29 @@ class KeptNodes:
         staying = {*kept.later, *(newcomer.uid for newcomer in newcomers)}
         return not fits_after(record, kept.pods, newcomers, staying=staying)
 
+    def keeps_off(self, node: str, pod: Pod, nodes: NodeSet) -> bool:
+        """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes.
+
+        The pod that the node is kept for would not fit beside it then.
+        """
+        kept, record = self._kept.get(node), self._cluster.record(node)
+        if kept is None or record is None or pod.uid not in kept.later:
+            return False
+        return not fits_after(record.without(pod.uid), kept.pods, (pod,), staying=kept.later, nodes=nodes)
+
     def refusals(self, pod: Pod, order: WaitingOrder) -> dict[str, str]:
         """Return the nodes that are kept from a pod, and why."""
-        return {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}
+        kept = {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}
+        return kept | self.plan.refusals(pod)
 
-    def describe(self, node: str) -> str:
-        """Return which pod *node* is kept for, in words; empty: none."""
+    def describe(self, node: str, pod: Pod | None = None) -> str:
+        """Return which pod *node* is kept for, in words, or why it is kept from a pod; empty: it is not."""
+        if pod is not None and self.plan.name and self.plan.keeps_out(node, pod):
+            return self.plan.describe(pod)
         kept = self._kept.get(node)
-        return f"kept for {kept.holder.name}, which has waited longer" if kept else ""
+        if kept is None:
+            return self.plan.describe() if node in self.plan.nodes else ""
+        return f"kept for {kept.holder.name}, which has waited longer"
 
     # Changes
 
@@ -189,9 +220,9 @@ class KeptNodes:
 
     def kept_out(self, node: str, pod: Pod) -> None:
         """Note that a pod waits that *node* would admit, were it not kept."""
-        holder = self._kept[node].holder
-        if pod.namespace != holder.namespace:
-            holder.delayed.add(pod.uid)
+        kept = self._kept.get(node)
+        if kept is not None and pod.namespace != kept.holder.namespace:
+            kept.holder.delayed.add(pod.uid)
 
     def _not_delayed(self, uid: str) -> None:
         for kept in self._kept.values():
@@ -204,6 +235,11 @@ class KeptNodes:
         """
         kept = self._kept.get(node)
         return self._give_back([kept.holder], "the node has changed") if kept else []
+
+    def give_to_plan(self) -> list[Instruction]:
+        """Give back the nodes that a plan needs now; return all of their holders' nodes."""
+        holders = [kept.holder for node in self.plan.nodes if (kept := self._kept.get(node))]
+        return self._give_back(holders, f"plan {self.plan.name} needs it")
 
     def clear(self) -> list[Instruction]:
         """Give back all nodes: another process decides from now on."""
@@ -353,7 +389,8 @@ class KeptNodes:
         """Return the nodes that pods need after the end of others, and may use; those with the fewest pods first."""
         cluster, pods = self._cluster, [member.pod for member in members]
         by_uid = {member.uid: member for member in members}
-        records = [record for name in cluster.hosts if name not in self._kept and (record := cluster.record(name))]
+        taken = {*self._kept, *self.plan.nodes}
+        records = [record for name in cluster.hosts if name not in taken and (record := cluster.record(name))]
         records.sort(key=lambda record: (len(record.ledger.pods) + len(record.bindings), record.name))
         usable = usable_hosts(
             pods,

@@ -95,12 +95,18 @@ class NodeOffers:
             others = self._without_report(names) if place.unfit else []  # gangs are not decided there
             if others and (chosen := self._best(event, others, kept)):
                 return AnswerNodes(tuple(chosen))
-            if place.problem:  # evicting others for one pod would not let the gang start
+            if place.problem:
                 self._wake_ups.refused(event.facts, names)
                 for node in kept:
                     if node in names and place.unfit and self._cluster.verdict(pod, node).admits:
                         self._kept_out(node, pod)
-                return AnswerNodes(unresolvable=dict.fromkeys(names, place.problem))
+                # Evicting others for one pod would not let the gang start.
+                gang = self._gangs.waiting_members(event.facts) if place.unfit else None
+                resolvable = self._preemption.gang_nodes(pod, gang, names) if gang else ()
+                return AnswerNodes(
+                    failed={node: place.problem for node in names if node in resolvable},
+                    unresolvable={node: place.problem for node in names if node not in resolvable},
+                )
             if place.host:
                 return AnswerNodes((place.host,))
         if not needs_alignment(pod) and not restricts_claims(pod):

@@ -154,9 +154,10 @@ class BlockedClasses:
 class PodQueue(WaitQueue[PodClass, PodFacts]):
     """All waiting pods behind the gate."""
 
-    def __init__(self, facts: ClusterFacts) -> None:
+    def __init__(self, facts: ClusterFacts, *, is_planned: Callable[[str], bool] = lambda _uid: False) -> None:
         super().__init__()
         self._facts = facts
+        self._is_planned = is_planned  #: whether a pod gets the node that a plan names, and no other
         self._classes: dict[Hashable, PodClass] = {}
         self._unused: OrderedDict[PodClass, None] = OrderedDict()  #: classes without pods, the last used at the end
         self.namespaces: Counter[str] = Counter()  #: of the waiting pods
@@ -173,6 +174,8 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         self._pop(waiting.uid)
         namespace = waiting.namespace
         key = _class_key(waiting)
+        if self._is_planned(waiting.uid):
+            key = (key, waiting.uid)  # no other pod may go where it may
         pod_class = self._classes.get(key)
         if pod_class is None:
             representative = replace(waiting.pod, uid=SHAPE_UID)

@@ -53,6 +53,8 @@ CHANGED = "waits until the markers of NUMA nodes are back: the node has changed 
 
 #: Returns the options where the devices of the pod's claims are on the same NUMA node, with the names of the claims.
 ClaimsBeside = Callable[[Mapping[NodeSet, Verdict]], Mapping[NodeSet, str]]
+#: Returns whether a pod on a node must not be steered to NUMA nodes, since the node is kept for another pod.
+KeepsOff = Callable[[str, Pod, NodeSet], bool]
 
 
 class SteeringOutcome(StrEnum):
@@ -122,11 +124,12 @@ class _Attempt:
 class PodSteering:
     """The NUMA nodes that pods are steered to, one pod at a time on each node."""
 
-    def __init__(self, parts: CommonParts) -> None:
+    def __init__(self, parts: CommonParts, *, keeps_off: KeepsOff) -> None:
         self._cluster = parts.cluster
         self._facts = parts.facts
         self._assumptions = parts.assumptions
         self._turn = parts.turn
+        self._keeps_off = keeps_off
         self._deviations = SteeringDeviations(parts.cluster, parts.turn)
         self.silent_seconds = SILENT_SECONDS
         self.use(HOLD_SECONDS)
@@ -246,6 +249,7 @@ class PodSteering:
         bindings = record.bindings if record else ()
         alone = not any(count_markers(other.pod) for other in bindings if other.uid != pod.uid)
         options = self._cluster.steered(pod, node) if alone and record else {}
+        options = {nodes: verdict for nodes, verdict in options.items() if not self._keeps_off(node, pod, nodes)}
         near = attempt.beside(options) if attempt.beside is not None and options else {}
         attempt.choice = choice = choose_node(options, preference, near)
         if choice is None:
@@ -426,7 +430,8 @@ class PodSteering:
 
     def _uncertain(self, attempt: _Attempt, nodes: NodeSet) -> Steered:
         """Count on a pod that may meet the markers of *nodes* only, or all of them."""
-        verdict = self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
+        kept = self._keeps_off(attempt.node, attempt.pod, nodes)
+        verdict = None if kept else self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
         return Steered(WITHDRAWN) if verdict is None else Steered(verdict=verdict)
 
     def _as_before(self, attempt: _Attempt) -> Steered:

@@ -3,27 +3,38 @@
 Up to Kubernetes 1.37, the scheduler asks only about nodes where it would evict pods itself, because the node as a whole
 has no room; we check whether that is enough, and add pods. It fails with an error if a node that has room as a whole
 seems to need preemption. From 1.38 on, it asks about such nodes as well, without victims, and takes ours.
+
+For a pod of a gang, the search is for room for the whole gang: nothing is evicted for a gang that cannot start. Each of
+its pods is told the victims on its own node of the same plan, since the same state has the same plan.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count, islice
 
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_record import HostRecord
+from alignup.placement.moves import MovePlan, MoveRules, PendingPod, RunningPod, lack
 from alignup.placement.pod_demands import needs_exact_host
 from alignup.placement.pod_shape import build_shape, is_large, needs_alignment
-from alignup.placement.scheduling.facts import ClusterFacts, NodeVictims
+from alignup.placement.scheduling.facts import ClusterFacts, NodeVictims, PodFacts
 from alignup.placement.victims import DisruptionBudget, count_violations
 
 MAX_SEARCHED = 32  #: nodes on which victims are searched for, to say whether evicting pods may help
+GANG_TRIES = 2000  #: sets of pods that are decided on for one gang
+GANG_MOVES = 64  #: pods that may be evicted for one
 
 
 class Preemption:
-    """The search for victims. *chooses*: whether the scheduler asks about nodes without victims of its own."""
+    """The search for victims; *refusals* returns the nodes that are kept from a pod, and why.
 
-    def __init__(self, cluster: Cluster, facts: ClusterFacts) -> None:
+    *chooses*: whether the scheduler asks about nodes without victims of its own.
+    """
+
+    def __init__(self, cluster: Cluster, facts: ClusterFacts, *, refusals: Callable[[Pod], Mapping[str, str]]) -> None:
         self._cluster = cluster
         self._facts = facts
+        self._refusals = refusals
         self.chooses = False
         self.allow_unknown = False
 
@@ -32,13 +43,93 @@ class Preemption:
         resolvable: set[str] = set()
         searched = 0
         for node in nodes if self.chooses else ():
-            record = self._cluster.record(node)
-            if record is None or not _has_lower_priority(record, pod):
+            if not self._has_lower(node, pod.priority or 0):
                 continue
             searched += 1
             if searched > MAX_SEARCHED or is_large(pod) or self._helps(pod, node):
                 resolvable.add(node)
         return resolvable
+
+    # Gangs
+
+    def gang_nodes(self, pod: Pod, gang: Sequence[PodFacts], names: Collection[str]) -> Collection[str]:
+        """Return which of *names* the pod of *gang* gets, if evicting pods lets the whole gang start."""
+        plan = self._plan_gang(pod, gang, names, ()) if self.chooses else None
+        return () if plan is None else {step.host for step in plan.admissions if step.pod.uid == pod.uid}
+
+    def gang_victims(
+        self,
+        pod: Pod,
+        gang: Sequence[PodFacts],
+        proposed: Mapping[str, NodeVictims],
+        budgets: Sequence[DisruptionBudget],
+    ) -> dict[str, NodeVictims]:
+        """Return the pods to evict from the node of the pod of *gang*, so that the whole gang can start.
+
+        Others of the gang are told theirs when the scheduler asks about them. Nothing: the gang could not start.
+        """
+        for respected in (budgets, ()) if budgets else ((),):  # sets that respect all disruption budgets first
+            plan = self._plan_gang(pod, gang, proposed, respected)
+            if plan is not None:
+                break
+        else:
+            return {}
+        (node,) = [step.host for step in plan.admissions if step.pod.uid == pod.uid]
+        victims = [step.pod.uid for step in plan.evictions if step.host == node]
+        if not victims or not self._facts.bound_to(node) >= set(victims):
+            return {}
+        together = tuple(dict.fromkeys([*proposed[node].pods, *victims]))
+        same = len(together) == len(proposed[node].pods)
+        violations = proposed[node].violations if same else count_violations(budgets, together)
+        return {node: NodeVictims(together, violations)}
+
+    def _plan_gang(
+        self, pod: Pod, gang: Sequence[PodFacts], proposed: Collection[str], budgets: Sequence[DisruptionBudget]
+    ) -> MovePlan | None:
+        """Return the smallest set of pods of lower priority without which all of *gang* fit; ``None``: there is none.
+
+        The *pod* may go to *proposed* nodes only. Pods are evicted from some nodes only, those that lack least.
+        """
+        if any(is_large(member.pod) or member.pod.uses_claims for member in gang):
+            return None
+        lowest = min(member.pod.priority or 0 for member in gang)
+        pending = []
+        for member in gang:
+            kept = self._refusals(member.pod)
+            hosts = {node for node in self._facts.allowed(member) if node not in kept}
+            asked = member.uid == pod.uid
+            pending.append(PendingPod(member.pod, frozenset(hosts.intersection(proposed) if asked else hosts)))
+        running = {
+            uid: RunningPod(pod=admitted.pod, host=node, moves=False, preemptible=True)
+            for node in self._gang_candidates(pending, lowest)
+            if (record := self._cluster.record(node)) is not None
+            for uid, admitted in record.ledger.pods.items()
+            if (admitted.pod.priority or 0) < lowest
+        }
+        tries = count()
+        rules = MoveRules(
+            pods=running, budgets=budgets, max_moves=GANG_MOVES, should_stop=lambda: next(tries) > GANG_TRIES
+        )
+        plan = self._cluster.plan(pending, rules)
+        return plan if plan.feasible and plan.evictions else None
+
+    def _gang_candidates(self, pending: Sequence[PendingPod], priority: int) -> Collection[str]:
+        """Return nodes with pods of a lower priority, for each kind of pods those that lack least."""
+        candidates: set[str] = set()
+        for waiting in {build_shape(waiting.pod): waiting for waiting in pending}.values():
+            verdicts = self._cluster.verdicts(waiting.pod, waiting.hosts or ())
+            names = sorted(verdicts, key=lambda node: (lack(verdicts[node]), node))
+            lower = (node for node in names if self._has_lower(node, priority))
+            candidates.update(islice(lower, max(MAX_SEARCHED, 2 * len(pending))))
+        return candidates
+
+    def _has_lower(self, node: str, priority: int) -> bool:
+        record = self._cluster.record(node)
+        return record is not None and any(
+            (admitted.pod.priority or 0) < priority for admitted in record.ledger.pods.values()
+        )
+
+    # Single pods
 
     def _helps(self, pod: Pod, node: str) -> bool:
         victims = self._cluster.victims(pod, node, allow_violations=True)
@@ -77,10 +168,6 @@ class Preemption:
                 if victims.pods and present >= set(victims.pods) and _admits_without(record, pod, together):
                     return together
         return None
-
-
-def _has_lower_priority(record: HostRecord, pod: Pod) -> bool:
-    return any((other.pod.priority or 0) < (pod.priority or 0) for other in record.ledger.pods.values())
 
 
 def _admits_without(record: HostRecord, pod: Pod, uids: Collection[str]) -> bool:

@@ -15,14 +15,16 @@ from typing import Any
 from alignup.align.errors import ParseError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
+from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling import events
+from alignup.placement.scheduling.active_plan import ActivePlan
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.bindings import Bindings
 from alignup.placement.scheduling.claim_bindings import ClaimBindings
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import Event
-from alignup.placement.scheduling.facts import ClusterFacts, WaitingOrder, WaitState
+from alignup.placement.scheduling.facts import ClusterFacts, PodFacts, WaitingOrder, WaitState
 from alignup.placement.scheduling.failed_events import FailedEvents
 from alignup.placement.scheduling.followed_hosts import FollowedHosts
 from alignup.placement.scheduling.gate import Gate
@@ -46,6 +48,7 @@ from alignup.placement.scheduling.tentative_gangs import UNSEEN_SECONDS, Tentati
 from alignup.placement.scheduling.turn import Turn, run_all
 from alignup.placement.scheduling.wake_ups import WakeUps
 
+PLAN_STEP = "plan"  #: what failed, if it concerns the active plan
 CHECK_SECONDS = 1.0  #: between searches for a node to keep, each for one pod
 
 
@@ -58,12 +61,15 @@ class SchedulingState:
         self._turn = Turn()
         self.assumptions = Assumptions(cluster, facts, placed=self._placed, changed=self._hosts_changed)
         self.schedulers = KnownSchedulers(turn=self._turn)
+        self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
+        self.plan = self._build_plan()
         self.kept_nodes = KeptNodes(
             cluster,
             facts,
             is_placed=self.assumptions.__contains__,
             will_schedule=self.schedulers.know,
             turn=self._turn,
+            plan=self.plan,
         )
         self.claims = ClaimSuitability(cluster, facts)
         self.gangs = TentativeGangs(
@@ -77,8 +83,8 @@ class SchedulingState:
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
         parts = CommonParts(cluster, facts, self.assumptions, self._turn)
-        self.steering = PodSteering(parts)
-        self.preemption = Preemption(cluster, facts)
+        self.steering = PodSteering(parts, keeps_off=self.kept_nodes.keeps_off)
+        self.preemption = Preemption(cluster, facts, refusals=self.refusals)
         self._claim_bindings = ClaimBindings(turn=self._turn)
         self.wake_ups = WakeUps(parts, gangs=self.gangs, refusals=self.refusals)
         self.offers = NodeOffers(
@@ -97,10 +103,10 @@ class SchedulingState:
             steering=self.steering,
             claims=self._claim_bindings,
             ended=self._binding_ended,
+            refusal=self._refuse_binding,
         )
         hosts = FollowedHosts(parts, changed=self._hosts_reported, confirmed=self.steering.confirmed)
         self.gate: Gate | None = None
-        self._orders: dict[str, WaitingOrder] = {}  #: by uid, of pods without a node
         self._unseen: dict[str, float] = {}  #: uids of pods that were asked about, and are not seen yet, and when
         self._failed = FailedEvents()
         self._checked = float("-inf")
@@ -108,6 +114,16 @@ class SchedulingState:
         self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
         if gate is not None:
             self.open_gate(gate)
+
+    def _build_plan(self) -> ActivePlan:
+        return ActivePlan(
+            self.cluster,
+            self._facts,
+            schedulers=self.schedulers,
+            turn=self._turn,
+            waiting=lambda: self._orders,
+            changed=self._plan_changed,
+        )
 
     def _event_handlers(self, hosts: FollowedHosts) -> dict[type[Event], Callable[[Any], object]]:
         return {
@@ -127,13 +143,19 @@ class SchedulingState:
             events.SteeringObserved: self.steering.observed,
             events.StepFailed: self._step_failed,
             events.LargePodDecided: self._large_pod_decided,
+            events.PlanActivated: self._plan_activated,
+            events.PlanPaused: lambda event: self.plan.set_paused(event.plan, paused=event.paused),
+            events.PlanCancelled: lambda event: self.plan.cancelled(event.plan),
+            events.PlanFactsRead: self.plan.facts_read,
+            events.PlanWritten: lambda event: self.plan.written(event.plan, event.number),
+            events.PlannedPodEvicted: self.plan.evicted,
             events.WakeNext: lambda _event: self.wake_ups.wake_next(),
             events.HostReported: lambda event: hosts.reported(event.report),
             events.HostLost: lambda event: hosts.lost(event.node, event.pods),
             events.HostsChanged: lambda event: self._hosts_reported(event.hosts),
             events.PodsListed: lambda event: hosts.listed(event.pods),
-            events.PodObserved: lambda event: hosts.observed(event.pod, event.node, event.stage),
-            events.PodRejected: lambda event: hosts.rejected(event.uid, event.node, event.reason),
+            events.PodObserved: lambda event: self._pod_observed(hosts, event),
+            events.PodRejected: lambda event: self._pod_rejected(hosts, event),
             events.PodPreempted: lambda event: hosts.preempted(event.pod, event.node),
             events.TimePassed: self._time_passed,
             events.ExtenderOpened: self._extender_opened,
@@ -173,6 +195,7 @@ class SchedulingState:
         """Take note of an event, and return what is to be done."""
         self._turn.begin(now)
         self._run(event)
+        self.plan.advance()
         done = self._turn.instructions
         for instruction in done:  # what follows inside may add more of them
             with self._turn.isolated("follow", type(instruction).__name__):
@@ -232,6 +255,7 @@ class SchedulingState:
             self._turn.emit(*self.kept_nodes.waits_no_longer(facts.uid))
         if facts.state is WaitState.UNSCHEDULABLE and not facts.released_to:
             self.wake_ups.seen(facts)
+        self.plan.pod_seen(facts)
         if self.gate:
             self.gate.pod_seen(facts)
 
@@ -243,13 +267,14 @@ class SchedulingState:
     def _pod_bound(self, event: events.PodBound) -> None:
         endings = (self._stop_waiting, self.wake_ups.forget, self.steering.forget, self.gangs.pod_bound)
         steps = [partial(step, event.uid) for step in endings]
+        steps.append(partial(self.plan.pod_bound, event.uid, event.node))
         if self.gate:
             steps.append(partial(self.gate.pod_bound, event.uid, event.node, event.pod))
         run_all(*steps)
 
     def _pod_gone(self, event: events.PodGone) -> None:
         endings = (self._stop_waiting, self.kept_nodes.ended, self.wake_ups.forget, self._claim_bindings.forget)
-        parts = (self.offers.forget, self.steering.pod_gone, self.gangs.pod_gone)
+        parts = (self.offers.forget, self.steering.pod_gone, self.gangs.pod_gone, self.plan.pod_gone)
         steps = [partial(step, event.uid) for step in (*endings, *parts)]
         if self.gate:
             steps.append(partial(self.gate.pod_gone, event.uid, event.node))
@@ -274,20 +299,43 @@ class SchedulingState:
             self._orders[event.facts.uid] = event.facts.order
             self._unseen[event.facts.uid] = self._turn.now
         self.schedulers.asked(event.facts.scheduler)
+        self.plan.pod_seen(event.facts)
         self._check()
         self.offers.asked(event)
 
     def _preemption_asked(self, event: events.PreemptionAsked) -> None:
-        victims = self.preemption.victims(event.facts.pod, event.proposed, event.budgets)
+        gang, pod = self.gangs.waiting_members(event.facts), event.facts.pod
+        if gang is None:
+            victims = self.preemption.victims(pod, event.proposed, event.budgets)
+        else:
+            victims = self.preemption.gang_victims(pod, gang, event.proposed, event.budgets) if gang else {}
         self._turn.emit(AnswerPreemption(victims))
 
     def _step_failed(self, event: events.StepFailed) -> None:
-        if event.request:
+        if event.step == PLAN_STEP:
+            self.plan.step_failed(event.uid, event.error)
+        elif event.request:
             self.bindings.step_failed(event.request, event.error)
         elif self.gate:
             self.gate.step_failed(event.step, event.uid, event.error)
         else:
             self._turn.failed(event.step, event.uid, event.error)
+
+    def _pod_observed(self, hosts: FollowedHosts, event: events.PodObserved) -> None:
+        steps: list[Callable[[], object]] = [partial(hosts.observed, event.pod, event.node, event.stage)]
+        if event.stage is not PodStage.ENDED:
+            steps.append(partial(self.plan.pod_bound, event.pod.uid, event.node))
+        run_all(*steps)
+
+    def _pod_rejected(self, hosts: FollowedHosts, event: events.PodRejected) -> None:
+        run_all(
+            partial(hosts.rejected, event.uid, event.node, event.reason),
+            partial(self.plan.pod_rejected, event.uid, event.node, event.reason),
+        )
+
+    def _plan_activated(self, event: events.PlanActivated) -> None:
+        self.plan.activated(event)
+        self._turn.emit(*self.kept_nodes.give_to_plan())
 
     def _large_pod_decided(self, event: events.LargePodDecided) -> None:
         self.wake_ups.large_pod_decided(event.uid)
@@ -299,7 +347,8 @@ class SchedulingState:
             self._run(event)
         for uid in [uid for uid, at in self._unseen.items() if self._turn.now - at >= UNSEEN_SECONDS]:
             self._stop_waiting(uid)
-        parts = (self.gangs, self.steering, self.bindings, self.wake_ups, *((self.gate,) if self.gate else ()))
+        gate = (self.gate,) if self.gate else ()
+        parts = (self.gangs, self.steering, self.bindings, self.wake_ups, self.plan, *gate)
         for check in (self._check, *(part.check for part in parts)):
             with self._turn.isolated("follow", f"{type(check.__self__).__name__}.{check.__name__}"):
                 check()
@@ -327,6 +376,7 @@ class SchedulingState:
         self._close_gate()
 
     def _leadership_ended(self, _event: events.LeadershipEnded) -> None:
+        self.plan.close()
         self.bindings.close()
         self.steering.close()
         self.wake_ups.clear()
@@ -359,6 +409,11 @@ class SchedulingState:
         """The uids of released pods that wait until their claims have devices."""
         return self.gate.claims.waiting if self.gate else ()
 
+    def _refuse_binding(self, facts: PodFacts, node: str) -> str:
+        """Return why the active plan keeps *node* from a pod that is about to be bound; empty: it does not."""
+        self.plan.pod_seen(facts)
+        return self.plan.describe(facts.pod) if self.plan.keeps_out(node, facts.pod) else ""
+
     # Changes inside
 
     def _binding_ended(self, uid: str, problem: str) -> None:
@@ -369,10 +424,18 @@ class SchedulingState:
     def _hosts_reported(self, hosts: Collection[str]) -> None:
         """Take note that what hosts hold has changed, not by what was assumed here."""
         self._turn.emit(ChangeHosts(hosts))
+        self.plan.hosts_changed()
         self.gangs.hosts_changed()
         self.wake_ups.hosts_changed(hosts)
         if self.gate:
             self.gate.hosts_changed(hosts)
+
+    def _plan_changed(self, nodes: Collection[str]) -> None:
+        """Take note that the active plan lets pods have *nodes* that did not get them before."""
+        self.gangs.hosts_changed()
+        self.wake_ups.hosts_changed(nodes)
+        if self.gate:
+            self.gate.queue.nodes_changed(nodes)
 
     def _placed(self, pod: Pod, nodes: Collection[str]) -> None:
         if nodes:

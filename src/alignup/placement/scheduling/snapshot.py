@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOST = ("_log", "_terminating", "rejected", "_skipped")
 #: Attributes that are computed from others, written in another way, or of no meaning between two events.
-_OTHERS = frozenset(("_turn", "_handlers", "_gate_handlers", "_models", "_records", "_verdicts", "_dropped"))
+_OTHERS = frozenset(("_turn", "_handlers", "_gate_handlers", "_models", "_records", "_verdicts", "_dropped", "_rooms"))
 _DATA = (dict, list, tuple, set, frozenset, deque, str, int, float, type(None))
 
 

@@ -27,7 +27,7 @@ from alignup.placement.gang import GangBinding
 from alignup.placement.pod_shape import needs_alignment
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import ClaimSuitability, restricts_claims
-from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts
+from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts, WaitingOrder
 from alignup.placement.scheduling.gang_placement import describe_gang
 from alignup.placement.scheduling.instructions import AwaitRoom, ChangeGang, Report, WriteEvent
 from alignup.placement.scheduling.known_schedulers import KnownSchedulers
@@ -48,7 +48,7 @@ KeepsOut = Callable[[str, Pod, Sequence[Pod]], bool]
 
 
 class TentativeState(StrEnum):
-    """How far a gang is whose scheduler has asked; see docs/scheduling.md."""
+    """How far a gang is whose scheduler has asked; see docs/scheduling-states.md."""
 
     WAITING = "waiting"  #: it has no places: pods are missing, it does not fit, or all of it is bound
     PLACED = "placed"  #: nodes count on all of its pods
@@ -259,6 +259,24 @@ class TentativeGangs:
             return not (_missing(key, members) or self._decide(_Question(key, members, asked), keep=False))
         except PodError:
             return False
+
+    def waiting_members(self, asked: PodFacts) -> list[PodFacts] | None:
+        """Return as many waiting pods as a gang needs to start, in their order; ``None``: *asked* is decided on alone.
+
+        None of them are returned if the gang cannot start, since pods are missing.
+        """
+        key = asked.group
+        if key is None or asked.uid in self._by_uid:
+            return None
+        members = self._members(key, asked)
+        if not self._is_decided_together(key, members, asked):
+            return None
+        if _missing(key, members):
+            return []
+        pods = [facts for uid in members.waiting if uid != asked.uid and (facts := self._pod(uid)) is not None]
+        needed = max(members.minimum - len(members.bound), 1)
+        known = self._facts.pod(asked.uid) or asked
+        return sorted([known, *sorted(pods, key=_place)[: needed - 1]], key=_place)
 
     def others_waiting(self, asked: PodFacts) -> list[str]:
         """Return the uids of pods of the same group that wait as well."""
@@ -600,6 +618,10 @@ class TentativeGangs:
 
     def _report(self, event: str, key: GroupKey, **details: object) -> None:
         self._turn.emit(Report(event, details={"group": str(key), **details}))
+
+
+def _place(facts: PodFacts) -> tuple[WaitingOrder, str]:
+    return facts.order, facts.uid
 
 
 def _is_half_bound(members: GangFacts) -> bool:

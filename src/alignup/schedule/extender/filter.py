@@ -3,7 +3,7 @@
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,14 +12,14 @@ import structlog
 from alignup.align.errors import PodError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.bindings import FAILED
-from alignup.placement.scheduling.events import NodesAsked
+from alignup.placement.scheduling.events import Event, NodesAsked, PodBound, PodGone
 from alignup.placement.scheduling.instructions import AnswerNodes
 from alignup.placement.verdict import PASSING_REASONS
 from alignup.schedule.extender.messages import ExtenderArgs, FilterResult
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import SoftTaints
 
-MAX_PODS = 4096  #: pods that are remembered from filter to binding
+MAX_PODS = 4096  #: whose last answers are remembered
 
 _log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 class FilterRecord:
     """The last answer of filter about one pod."""
 
-    pod: ApiPod
+    pod: ApiPod | None  #: until it is bound
     at: float  #: seconds since 1970
     asked: int  #: nodes
     offered: tuple[str, ...]
@@ -46,6 +46,7 @@ class FilterVerb:
         self.records: OrderedDict[str, FilterRecord] = OrderedDict()  #: what was answered about a pod last, by uid
         #: uid → why no node was offered, as logged last
         self._logged: OrderedDict[str, frozenset[str]] = OrderedDict()
+        live.on_event(self._handled)
 
     async def respond(self, args: ExtenderArgs) -> FilterResult:
         with self._live.guard.answering(f"filter {args.pod.metadata.full_name}"):
@@ -86,6 +87,14 @@ class FilterVerb:
         if offered or self._is_new(uid, reasons):
             detail = {} if offered else {"reasons": dict(reasons.most_common(5))}
             _log.info("filter", pod=pod.metadata.full_name, uid=uid, nodes=asked, offered=len(offered), **detail)
+
+    def _handled(self, event: Event) -> None:
+        match event:
+            case PodBound(uid) if uid in self.records:
+                self.records[uid] = replace(self.records[uid], pod=None)
+            case PodGone(uid):
+                self.records.pop(uid, None)
+                self._logged.pop(uid, None)
 
     def _is_new(self, uid: str, reasons: Iterable[str]) -> bool:
         """Return whether a pod is rejected for other reasons than last time, apart from those that pass in seconds.

@@ -25,7 +25,7 @@ from alignup.schedule.gate.metrics import GateMetrics
 from alignup.schedule.gate.release_patch import HOST_NAME, WrittenRelease, write_release
 from alignup.schedule.instruction_tasks import InstructionTasks
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
+from alignup.schedule.object_events import GATE_COMPONENT, ObjectEvents
 from alignup.schedule.step_guard import ServiceStep
 
 MAX_WAITING_EVENTS = 20  #: events that wait to be written; with more, nothing is explained
@@ -50,7 +50,7 @@ class GateController:
         self._client = client
         self._live = live
         self._metrics = metrics or GateMetrics()
-        self._events = PodEvents(client, GATE_COMPONENT)
+        self._events = ObjectEvents(client, GATE_COMPONENT)
         self._tasks = InstructionTasks(live.schedule)
         self._wake = asyncio.Event()
         self._running = False

@@ -33,7 +33,6 @@ from alignup.schedule.gate.admission import (
 )
 from alignup.schedule.gate.host_kinds import idle_host, kind_key
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import exclusions
 
 STEER_LABEL = "topology.alignup.dev/steer"  #: of a pod or a namespace; with it, pods get requests for markers
 STEER, DO_NOT_STEER = "true", "false"  #: its values; a pod can opt out of what its namespace has chosen
@@ -132,7 +131,9 @@ class MarkerReviews:
         """Yield the nodes with markers that the pod may go to."""
         for (_, name), node in self._live.nodes.objects.items():
             record = self._live.cluster.record(name)
-            if record is not None and marker_nodes(record.ledger) and not exclusions(node, api_pod.spec):
+            if record is None or not marker_nodes(record.ledger):
+                continue
+            if not self._live.node_filter.excludes(node, api_pod.spec):
                 yield record
 
 

@@ -16,7 +16,7 @@ from alignup.schedule.gate.admission import LABEL, OPT_IN, ReviewOutcome, review
 from alignup.schedule.gate.controller import MAX_WAITING_EVENTS
 from alignup.schedule.gate.metrics import GateMetrics
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.pod_events import GATE_COMPONENT, PodEvents
+from alignup.schedule.object_events import GATE_COMPONENT, ObjectEvents
 
 NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 MESSAGE = (
@@ -36,7 +36,7 @@ class MissedPods:
     ) -> None:
         self._client, self._live, self._metrics, self._schedulers = client, live, metrics, schedulers
         self._namespaces = Informer(client, NAMESPACES, _OPTED_IN)
-        self._events = PodEvents(client, GATE_COMPONENT)
+        self._events = ObjectEvents(client, GATE_COMPONENT)
         self.following = False  #: whether new pods are compared
 
     async def run(self) -> None:

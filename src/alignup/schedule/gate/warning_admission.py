@@ -27,7 +27,7 @@ from alignup.placement.pod_shape import is_large, shape_key
 from alignup.schedule.gate.admission import AnsweredReview, ReviewRequest, ReviewResponse, read_review
 from alignup.schedule.gate.host_kinds import HostKind, HostKinds
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import exclusions, scheduling_spec
+from alignup.schedule.node_selection import scheduling_spec
 
 MAX_WARNINGS = 3  #: about one object
 MAX_CHARACTERS = 256  #: of a warning, by the rule of the API server
@@ -85,9 +85,10 @@ class WarningReviews:
 
     def _node_findings(self, workload: Workload, nodes: dict[HostKind | None, list[ApiNode]]) -> Iterator[PodFinding]:
         pod, spec = self._live.claims.objects.with_class_resources(workload.pod), scheduling_spec(workload)
+        excludes = self._live.node_filter.excludes
         considered: dict[HostKind | None, ApiNode] = {}  #: the first node of each kind that schedulers consider
         for kind, alike in nodes.items():
-            if (node := next((node for node in alike if not exclusions(node, spec)), None)) is not None:
+            if (node := next((node for node in alike if not excludes(node, spec)), None)) is not None:
                 considered[kind] = node
         findings = {kind: self._ask(kind, pod) for kind in considered if kind is not None}
         never = {kind: _find_never(answers, pod, kind, nodes[kind]) for kind, answers in findings.items()}

@@ -1,15 +1,17 @@
-"""Events about pods, for ``kubectl describe pod``: few, short, and the same text counted instead of repeated."""
+"""Events about pods and plans, for ``kubectl describe``: few, short, and the same text counted instead of repeated."""
 
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
-from alignup.kubernetes.api import ApiClient, Query, Resource
+from alignup.align.reason_codes import MOVES_WOULD_HELP
+from alignup.kubernetes.api import PODS, ApiClient, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundError
-from alignup.kubernetes.api.objects import ApiPod, PartialObject
+from alignup.kubernetes.api.objects import ApiObject, ApiPod, PartialObject
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 
 GATE_COMPONENT = "alignup-gate"
@@ -17,30 +19,43 @@ MAX_NAME = 253  #: characters, by the rule of the API server
 MAX_MESSAGE = 1024  #: bytes, by the rule of the API server
 REPEAT_SECONDS = 300.0  #: between writes of the same event
 WRITES_PER_SECOND = 20.0
-MAX_KNOWN = 10_000  #: pods whose last event is remembered
+MAX_KNOWN = 10_000  #: objects whose last event is remembered
+CLUSTER_NAMESPACE = "default"  #: of events about objects without a namespace
 
 
 class EventSource(ObjectPart, frozen=True):
     component: str = ""
 
 
-class PodEvent(PartialObject, frozen=True):
+class ApiEvent(PartialObject, frozen=True):
+    reason: str = ""
     message: str = ""
     last_timestamp: str | None = None
     source: EventSource = EventSource()
 
 
-EVENTS = Resource(type=PodEvent, kind="Event", plural="events", namespaced=True)
+EVENTS = Resource(type=ApiEvent, kind="Event", plural="events", namespaced=True)
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    pod: ApiPod
+    object: ApiObject
+    resource: Resource[Any]
+    warning: bool
     reason: str
     message: str
-    same: object  #: equal for messages that count as the same
+    same: Any  #: equal for messages that count as the same
+
+    @property
+    def name(self) -> str:
+        metadata = self.object.metadata
+        return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.object.metadata.namespace or CLUSTER_NAMESPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +67,8 @@ class _Written:
     at: float
 
 
-class PodEvents:
-    """The writer of events of a *component*, in the background; of several about one pod, the last is written."""
+class ObjectEvents:
+    """The writer of events of a *component*, in the background; of several about one object, the last is written."""
 
     def __init__(self, client: ApiClient, component: str) -> None:
         self._client, self._component = client, component
@@ -61,17 +76,27 @@ class PodEvents:
         self._written: OrderedDict[str, _Written] = OrderedDict()  #: uid → the last event
         self._wake = asyncio.Event()
 
-    def note(self, pod: ApiPod, reason: str, message: str, *, same: object = None) -> None:
-        """Write an event soon, unless the last one about *pod* has the same reason and *same* and is not old."""
-        note = _Note(pod, reason, _shortened(message), message if same is None else same)
-        last = self._written.get(pod.metadata.uid)
+    def note(  # noqa: PLR0913 - the parts of an event
+        self,
+        obj: ApiObject,
+        reason: str,
+        message: str,
+        *,
+        same: object = None,
+        warning: bool = True,
+        resource: Resource[Any] = PODS,
+    ) -> None:
+        """Write an event soon, unless the last one about *obj* has the same reason and *same* and is not old."""
+        uid = obj.metadata.uid
+        note = _Note(obj, resource, warning, reason, _shortened(message), message if same is None else same)
+        last = self._written.get(uid)
         if last is None or not _alike(last.note, note) or self._client.timing.clock() - last.at >= REPEAT_SECONDS:
-            self._waiting[pod.metadata.uid] = note
+            self._waiting[uid] = note
             self._wake.set()
 
     @property
     def waiting(self) -> int:
-        """How many pods have events that are not written yet."""
+        """How many objects have events that are not written yet."""
         return len(self._waiting)
 
     def forget(self, uid: str) -> None:
@@ -89,7 +114,8 @@ class PodEvents:
                 try:
                     await self._write(uid, note)
                 except ApiError as error:
-                    _log.warning("cannot write an event", pod=note.pod.metadata.full_name, uid=uid, problem=str(error))
+                    names = {note.resource.kind.lower(): note.name, "uid": uid}
+                    _log.warning("cannot write an event", **names, problem=str(error))
                 await self._client.timing.sleep(1 / WRITES_PER_SECOND)
 
     async def _write(self, uid: str, note: _Note) -> None:
@@ -100,7 +126,7 @@ class PodEvents:
         if last is not None and again:
             written = replace(last, note=note, count=last.count + 1, at=timing.clock())
         else:
-            written = _Written(_event_name(note.pod, now), note, _timestamp(now), 1, timing.clock())
+            written = _Written(_event_name(note.object, now), note, _timestamp(now), 1, timing.clock())
         self._written.pop(uid, None)
         self._written[uid] = written
         while len(self._written) > MAX_KNOWN:
@@ -114,7 +140,7 @@ class PodEvents:
             raise
 
     async def _send(self, written: _Written, now: datetime, *, again: bool) -> None:
-        note, namespace = written.note, written.note.pod.metadata.namespace
+        note, namespace = written.note, written.note.namespace
         if again:
             patch = {"count": written.count, "lastTimestamp": _timestamp(now), "message": note.message}
             try:
@@ -126,35 +152,40 @@ class PodEvents:
         await self._client.create(EVENTS, _event(written, now, self._component), namespace=namespace)
 
 
-async def read_last_event(client: ApiClient, pod: ApiPod) -> str:
-    """Return what the gate controller last reported about a pod; empty if it has not, or that may not be read."""
+async def read_reports(client: ApiClient, pod: ApiPod) -> tuple[str, ...]:
+    """Return what the gate last reported about a pod that waits, and which moves were proposed, in sentences.
+
+    Nothing is returned that was not reported, or may not be read.
+    """
     query = Query(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
     try:
-        events = (await client.list(EVENTS, query)).items
+        listed = (await client.list(EVENTS, query)).items
     except (ForbiddenError, NotFoundError):
-        return ""
-    reported = [event for event in events if event.source.component == GATE_COMPONENT]
-    return max(reported, key=lambda event: event.last_timestamp or "").message if reported else ""
+        return ()
+    events = sorted(listed, key=lambda event: event.last_timestamp or "", reverse=True)
+    by_gate = [event.message for event in events if event.source.component == GATE_COMPONENT][:1]
+    proposed = [event.message for event in events if event.reason == MOVES_WOULD_HELP][:1]
+    return (*[f"The gate reported: {message}" for message in by_gate], *proposed)
 
 
-def _event_name(pod: ApiPod, now: datetime) -> str:
-    """Return a name that no other event has; that of a pod can be too long to be the whole beginning."""
+def _event_name(obj: ApiObject, now: datetime) -> str:
+    """Return a name that no other event has; that of an object can be too long to be the whole beginning."""
     suffix = f".{int(now.timestamp() * 1e6):x}"
-    return pod.metadata.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
+    return obj.metadata.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
 def _event(written: _Written, now: datetime, component: str) -> dict[str, object]:
-    note, metadata = written.note, written.note.pod.metadata
+    note, metadata = written.note, written.note.object.metadata
     return {
-        "metadata": {"name": written.name, "namespace": metadata.namespace},
+        "metadata": {"name": written.name, "namespace": note.namespace},
         "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
+            "apiVersion": note.resource.api_version,
+            "kind": note.resource.kind,
             "name": metadata.name,
             "namespace": metadata.namespace,
             "uid": metadata.uid,
         },
-        "type": "Warning",
+        "type": "Warning" if note.warning else "Normal",
         "reason": note.reason,
         "message": note.message,
         "source": {"component": component},

@@ -8,7 +8,7 @@ import pytest
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import ApiClient
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.schedule.pod_events import REPEAT_SECONDS, PodEvents
+from alignup.schedule.object_events import REPEAT_SECONDS, ObjectEvents
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -21,7 +21,7 @@ SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 @pytest.fixture
 async def events(client, follow):
-    made = PodEvents(client, "test")
+    made = ObjectEvents(client, "test")
     follow(made.run())
     return made
 
@@ -75,7 +75,7 @@ async def test_the_same_event_is_counted_and_a_failure_in_between_does_not_matte
     now = [0.0]
     timed = replace(client.timing, clock=lambda: now[0])
     async with ApiClient(client.access, timing=timed) as clocked:
-        events = PodEvents(clocked, "test")
+        events = ObjectEvents(clocked, "test")
         running = follow(events.run())
         asked = named("p")
         events.note(asked, "NoNode", "no room")

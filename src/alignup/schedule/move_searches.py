@@ -1,0 +1,197 @@
+"""Searches for moves in the live cluster, for pages and for proposals: one at a time, in a thread, within a budget.
+
+A search works on a copy of what the nodes hold, so the event loop goes on to answer schedulers. Who may be evicted is
+read from the API server. What may not be read protects pods.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from alignup.align import bits
+from alignup.align.errors import PodError
+from alignup.align.explain import sentences
+from alignup.align.workload import Pod, demand
+from alignup.align.workload.names import CPU
+from alignup.kubernetes.api import ApiClient
+from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.known_pods import known_pod
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.kubernetes.manifests.disruption import EvictionRules
+from alignup.picture.text_format import clean, pluralize
+from alignup.placement.host_report import HostReport
+from alignup.placement.moves import Defragmentation, MovePlan, PlanStep
+from alignup.placement.pod_shape import is_large, needs_alignment, shape_key
+from alignup.schedule.cluster_plan import PlanFacts, defragment_for, gang_of, plan_for_pods, read_plan_facts
+from alignup.schedule.cluster_snapshot import ClusterView, view_of_reports
+from alignup.schedule.live_cluster import LiveCluster
+
+SEARCH_SECONDS = 2.0  #: for all searches on one copy
+RENEW_SECONDS = 300.0  #: after which a report on stranded resources is out of date, if anything has changed
+AT_ONCE = 100  #: nodes that are copied before the loop does something else
+MAX_MOVES = 20
+MAX_SHAPES = 2  #: of pods for which room is searched
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeGain:
+    """How many more pods like one of the cluster fit after moves."""
+
+    pod: Pod
+    waits: bool
+    result: Defragmentation
+
+    @property
+    def title(self) -> str:
+        amounts = demand.fit_request(self.pod)
+        devices = [f"{count} {clean(name)}" for name, count in sorted(amounts.scalars.items()) if count]
+        requested = ", ".join([*devices, f"{amounts.milli_cpu / 1000:g} {CPU}"])
+        name = f"{self.pod.namespace}/{self.pod.name}"
+        fitting = f"{pluralize(self.result.fitting, 'pod')} like {clean(name)} ({requested}) fit now"
+        if not self.result.gains:
+            return f"{fitting}, and no move was found that lets more fit"
+        moves, gained = self.result.gains[-1]
+        return f"{pluralize(moves, 'move')} let {gained} more fit: {fitting}"
+
+    @property
+    def steps(self) -> list[str]:
+        plan = MovePlan(self.result.steps)
+        return [describe_step(plan, step) for step in self.result.steps]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReport:
+    """What moves would give back of what is stranded."""
+
+    gains: tuple[ShapeGain, ...] = ()
+    notes: tuple[str, ...] = ()
+    at: float = 0.0  #: seconds since 1970
+    problem: str = ""  #: why nothing was searched
+
+
+class MoveSearches:
+    """The searches of one process."""
+
+    def __init__(self, client: ApiClient, live: LiveCluster) -> None:
+        self._client = client
+        self._live = live
+        self._turn = asyncio.Semaphore(1)
+        self._changes = 0  #: of nodes, so far
+        self._searched = -1  #: after so many changes
+        self._searched_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self.report: MoveReport | None = None
+        live.on_change(self._changed)
+
+    def _changed(self, _nodes: object) -> None:
+        self._changes += 1
+
+    def renew_report(self, done: Callable[[], object]) -> None:
+        """Search in the background, unless the report is new, and call *done* then."""
+        running = self._task is not None and not self._task.done()
+        new = self.report is not None and self._client.timing.clock() - self._searched_at < RENEW_SECONDS
+        if not running and not new and self._searched != self._changes:
+            self._searched, self._searched_at = self._changes, self._client.timing.clock()
+            self._task = asyncio.create_task(self._renew(done))
+
+    async def _renew(self, done: Callable[[], object]) -> None:
+        try:
+            view, facts = await self._copy()
+            self.report = await asyncio.to_thread(_search_gains, view, facts, self._client.timing.time_of_day())
+        except ApiError as error:
+            self.report = MoveReport(problem=str(error), at=self._client.timing.time_of_day())
+        except Exception as error:  # noqa: BLE001 - a defect of the search must not end the service
+            _log.error("search for moves failed", exc_info=error)
+            problem = f"the search failed: {type(error).__name__}: {error}"
+            self.report = MoveReport(problem=problem, at=self._client.timing.time_of_day())
+        done()
+
+    async def plan(self, pod: ApiPod, rules: EvictionRules) -> tuple[MovePlan, int] | None:
+        """Return a plan for a pod with its gang, and how many pods that are; ``None``: it has none. ``ApiError``."""
+        view, facts = await self._copy()
+        pods = [(known_pod(member).pod, member.spec) for member in gang_of(facts, pod)]
+        if any(waiting.uses_claims or is_large(waiting) for waiting, _ in pods):
+            return None
+        should_stop = _start_budget(SEARCH_SECONDS)
+        plan = await asyncio.to_thread(plan_for_pods, view, facts, pods, rules=rules, should_stop=should_stop)
+        return (plan, len(pods)) if plan.feasible else None
+
+    async def _copy(self) -> tuple[ClusterView, PlanFacts]:
+        """Return what nodes hold now, and who may be evicted; some nodes at a time."""
+        async with self._turn:
+            facts = await read_plan_facts(self._client)
+            hosts: list[tuple[ApiNode, HostReport]] = []
+            for number, ((_, name), node) in enumerate(tuple(self._live.nodes.objects.items()), start=1):
+                record = self._live.cluster.record(name)
+                ledgers = record.states().ledgers if record else ()
+                if record and ledgers:
+                    report = record.report
+                    copied = HostReport(
+                        host=name, machine=report.machine, settings=report.settings, ledger=ledgers[0], sequence=1
+                    )
+                    hosts.append((node, copied))
+                if number % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            return await asyncio.to_thread(view_of_reports, hosts), facts
+
+
+def _start_budget(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport:
+    gains = []
+    shapes = list(choose_shapes(facts.pods))
+    for pod in shapes:
+        read = known_pod(pod).pod
+        result = defragment_for(
+            view,
+            facts,
+            (read, pod.spec),
+            rules=EvictionRules(),
+            max_moves=MAX_MOVES,
+            should_stop=_start_budget(SEARCH_SECONDS / len(shapes)),
+        )
+        gains.append(ShapeGain(read, not pod.spec.node_name, result))
+    return MoveReport(tuple(gains), facts.notes, now)
+
+
+def choose_shapes(pods: Iterable[ApiPod]) -> Sequence[ApiPod]:
+    """Return a pod of each shape that room is searched for: waiting ones first, then those with the most devices."""
+    counts = [(pod, _count_devices(pod)) for pod in pods if not pod.finished and not pod.spec.resource_claims]
+    counts = [(pod, count) for pod, count in counts if count and not pod.metadata.deletion_timestamp]
+    counts.sort(key=lambda entry: (bool(entry[0].spec.node_name), -entry[1], entry[0].metadata.full_name))
+    chosen: dict[object, ApiPod] = {}
+    for pod, _ in counts:
+        with suppress(PodError):
+            read = known_pod(pod).pod
+            if needs_alignment(read) and not is_large(read):
+                chosen.setdefault(shape_key(read), pod)
+        if len(chosen) >= MAX_SHAPES:
+            break
+    return tuple(chosen.values())
+
+
+def _count_devices(pod: ApiPod) -> int:
+    limits = [amount for container in pod.spec.containers for amount in container.resources.limits.items()]
+    return sum(int(str(count)) for name, count in limits if "/" in name and str(count).isdecimal())
+
+
+def describe_step(plan: MovePlan, step: PlanStep) -> str:
+    """Return a step in words, with what its pod gets."""
+    if step.evicts:
+        place = plan.new_place(step.pod.uid)
+        return f"evict {step.name} from {step.host}" + ("" if place else ", without a new place")
+    subject = "the replacement of " if step.replacement else ""
+    placements = step.verdict.placements if step.verdict else ()
+    nodes = bits.union(placement.hint.nodes or 0 for placement in placements)
+    where = f", NUMA node{'s' * (nodes.bit_count() > 1)} {bits.show(nodes)}" if nodes else ""
+    given = sentences.describe_allocations(placements)
+    return f"{subject}{step.name} goes to {step.host}{where}, decided{given and ': '}{given}"
