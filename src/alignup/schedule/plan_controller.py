@@ -54,6 +54,7 @@ from alignup.schedule.step_guard import ServiceStep, StepFailure
 
 ABSENT_SECONDS = 60.0  #: between attempts to list plans that the API server does not have
 STALE_SECONDS = 1.0  #: between looks while the API server is not followed
+RESUME_SECONDS = 10.0  #: in which a new leader reads the facts of a plan that has begun, before it answers
 RETRY_SECONDS = 5.0  #: after the facts of a new plan could not be read
 COMPONENT = "alignup-plan"
 ACTIVATED, EVICTED, SUCCEEDED, FAILED = "PlanActivated", "EvictedByPlan", "PlanSucceeded", "PlanFailed"
@@ -82,7 +83,7 @@ class PlanMetrics:
 
 
 class PlanController:
-    """The plans of one process; :meth:`run` may be called again after it was cancelled."""
+    """The plans of one process, from :meth:`resume` to :meth:`stop`."""
 
     def __init__(self, client: ApiClient, live: LiveCluster) -> None:
         self._client = client
@@ -134,19 +135,29 @@ class PlanController:
         await self._live.ready.wait()
         self._running = True
         self._start(self._live.guard.keep_running("events of plans", self._events.run), "")
-        try:
-            while True:
-                self._wake.clear()
-                seconds = await self._look()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await self._wake.wait()
-        finally:
-            self._running, self._writing = False, False
-            self._active = self._pending = None
-            self._ended.clear()
-            self._evicted.clear()
-            await self._tasks.cancel()
+        while True:
+            self._wake.clear()
+            seconds = await self._look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+
+    async def resume(self) -> None:
+        """Go on with the plan that another process has begun, if it can be read soon; :meth:`run` follows."""
+        begun = any(plan.status.phase in {PlanPhase.RUNNING, PlanPhase.PAUSED} for plan in self.plans.objects.values())
+        self._running = True
+        if begun:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RESUME_SECONDS):
+                    await self._look()
+
+    async def stop(self) -> None:
+        """Forget everything: another process leads from now on."""
+        self._running, self._writing = False, False
+        self._active = self._pending = None
+        self._ended.clear()
+        self._evicted.clear()
+        await self._tasks.cancel()
 
     def _start(self, work: Coroutine[Any, Any, None], uid: str) -> None:
         """Start a task; if it fails, the plan ends."""
@@ -204,7 +215,7 @@ class PlanController:
         return PlanOrder(
             uid=plan.metadata.uid,
             name=plan.metadata.name,
-            steps=_read_steps(plan),
+            steps=read_steps(plan),
             progress=_read_progress(plan),
             deadline=timing.clock() + left,
             paused=plan.spec.paused,
@@ -401,7 +412,7 @@ def _waiting_pods(running: Collection[RunningPod], pods: Collection[PodWithVolum
     return waiting
 
 
-def _read_steps(plan: Plan) -> tuple[ActiveStep, ...]:
+def read_steps(plan: Plan) -> tuple[ActiveStep, ...]:
     return tuple(
         ActiveStep(
             uid=step.pod.uid,

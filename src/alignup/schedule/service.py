@@ -193,6 +193,8 @@ class ScheduleService:
         if self._election is not None:
             await self.client.timing.sleep(SETTLE_SECONDS)
         self.live.schedule(LeadershipBegan())
+        if self.plans is not None:
+            await self.plans.resume()  # before others get the room of a plan
         self.leading = True
         _log.info("leading")
         try:
@@ -202,6 +204,8 @@ class ScheduleService:
         finally:
             self.leading = False
             self.live.schedule(LeadershipEnded())
+            if self.plans is not None:
+                await self.plans.stop()
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
                 async with asyncio.timeout(END_SECONDS):
                     await self.bind.idle.wait()

@@ -82,6 +82,9 @@ class ModelFacts(PlainFacts):
         self.pods.pop(uid, None)
         self.since.pop(uid, None)
 
+    def readable_pod(self, uid: str) -> PodFacts:
+        return self.pods.get(uid) or self.of(self.view[uid], self.since.get(uid, 0.0))
+
     def gang(self, key: GroupKey) -> GangFacts:
         members = [each for each in self.view.values() if each.group == key and each.stage is PodStage.RUNNING]
         bound = {each.uid: each.host for each in members if each.host}

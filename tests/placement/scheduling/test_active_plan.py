@@ -1,15 +1,24 @@
 """The active plan: room is held for it, its pods get their places, and it ends as planned, or in words."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.facts import WaitState
+from alignup.placement.scheduling.active_plan import FAILED, ActivePlan
+from alignup.placement.scheduling.facts import GroupKey, WaitState
 from alignup.placement.scheduling.instructions import WriteRelease
 from alignup.placement.scheduling.options import GateOptions
-from alignup.placement.scheduling.plan_steps import EvictionOutcome, PlanPhase, StepPhase
+from alignup.placement.scheduling.plan_room import PlanRoom
+from alignup.placement.scheduling.plan_steps import ActiveStep, EvictionOutcome, PlanPhase, StepPhase, execution_order
+from alignup.placement.scheduling.scheduling_state import SchedulingState
+from alignup.placement.scheduling.snapshot import take_snapshot
 from tests.align.hosts import make_pod
+from tests.effort import examples
 from tests.placement.clusters import host_with
 from tests.placement.scheduling.plan_machine import PLAN, PlanMachine, admit, evict, move
 
@@ -232,3 +241,208 @@ def test_a_pod_that_is_gone_already_is_skipped_with_its_replacement(machine):
     assert machine.phases == [SKIPPED, SKIPPED, STARTED]
     assert machine.schedule(asked(machine, "new")) == "a"
     assert (machine.phase, machine.progress.evicted) == (PlanPhase.SUCCEEDED, 0)
+
+
+# Gangs
+
+KEY = GroupKey("default", "train", "label")
+GANG_STEPS = (admit("g-0", "c"), evict("y", "a"), move("y", "b"), admit("g-1", "a"))
+
+
+def gang_machine(state, gate=None):
+    """A gang of two pods: ``c`` has room for one, and ``a`` has room for the other after ``y`` has left."""
+    machine = PlanMachine({**make_hosts(), "c": host_with(make_pod("v", cpu="3"))}, gate=gate)
+    for name in ("g-0", "g-1"):
+        machine.come(make_pod(name, cpu="4"), state=state, group=KEY)
+    return machine
+
+
+def test_a_gang_gets_its_nodes_together_from_its_scheduler():
+    machine = gang_machine(WaitState.UNSCHEDULABLE)
+    assert machine.ask(asked(machine, "g-0")).offered == ()
+    machine.activate(*GANG_STEPS)
+    assert machine.phases == [WAITING, STARTED, WAITING, WAITING]
+    machine.end("y")
+    assert machine.ask(asked(machine, "g-0")).offered == ()
+    assert machine.schedule(machine.come(make_pod("y-2", cpu="2"), "owner-y")) == "b"
+    assert machine.phases == [STARTED, DONE, DONE, STARTED]
+
+    members = [asked(machine, name) for name in ("g-0", "g-1")]
+    assert [machine.ask(facts).offered for facts in members] == [("c",), ("a",)]
+    for facts, node in zip(members, "ca", strict=True):
+        assert not machine.ask_to_bind(facts, node)
+    for facts, node in zip(members, "ca", strict=True):
+        machine.run(facts, node)
+    assert machine.phase is PlanPhase.SUCCEEDED
+
+
+def test_a_gang_is_released_together_to_its_nodes():
+    machine = gang_machine(WaitState.GATED, GateOptions())
+    machine.activate(*GANG_STEPS)
+    machine.end("y")
+    facts = machine.come(make_pod("y-2", cpu="2"), "owner-y", state=WaitState.GATED)
+    releases = [each for _ in range(4) for each in machine.place_next() or () if isinstance(each, WriteRelease)]
+    assert [(each.pod.uid, each.nodes) for each in releases] == [("y-2", ("b",))]
+    machine.handle(events.ReleaseWritten("y-2"))
+    machine.run(facts, "b")
+
+    releases = [each for _ in range(4) for each in machine.place_next() or () if isinstance(each, WriteRelease)]
+    assert sorted((each.pod.uid, each.nodes) for each in releases) == [("g-0", ("c",)), ("g-1", ("a",))]
+    for each in releases:
+        machine.handle(events.ReleaseWritten(each.pod.uid))
+        machine.run(machine.facts.pods[each.pod.uid], *each.nodes)
+    assert machine.phase is PlanPhase.SUCCEEDED
+
+
+def test_pods_that_are_disrupted_together_are_evicted_together_or_not_at_all():
+    machine = PlanMachine(make_hosts())
+    machine.come(make_pod("new", cpu="4"))
+    for uid in ("y", "z"):
+        machine.running[uid] = replace(machine.running[uid], group="default/ring")
+    machine.activate(*STEPS)
+
+    assert machine.message == ("default/y may be evicted only with all of its group, and these stay: default/z")
+
+
+# Plans that are not true
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        pytest.param((evict("y", "b"),), "step 1: default/y is on node a, not on b", id="wrong node"),
+        pytest.param((move("y", "b"), evict("y", "a")), "step 1: default/y is not evicted before", id="wrong order"),
+        pytest.param((admit("nobody", "a"),), "step 1: default/nobody cannot be read: ", id="no pod"),
+        pytest.param((admit("x", "b"),), "step 1: default/x was bound to node a, not to b", id="bound elsewhere"),
+        pytest.param((admit("new", "a"),), "the remaining steps are not possible any more: step 1, ", id="no room"),
+        pytest.param(
+            (evict("y", "a"), admit("new", "a")),
+            "default/y may not be evicted without a new place: it is not of lower priority, or not allowed",
+            id="no new place",
+        ),
+    ],
+)
+def test_a_plan_that_is_not_true_is_refused_in_words(machine, steps, message):
+    machine.activate(*steps)
+
+    assert machine.phase is PlanPhase.FAILED
+    assert machine.message.startswith(message)
+    assert machine.evictions == []
+
+
+def test_a_pod_of_lower_priority_is_evicted_without_a_new_place(machine):
+    machine.running["y"] = replace(machine.running["y"], preemptible=True)
+    machine.activate(evict("y", "a"), admit("new", "a"))
+    machine.end("y")
+
+    assert machine.schedule(asked(machine, "new")) == "a"
+    assert machine.phase is PlanPhase.SUCCEEDED
+
+
+@pytest.mark.parametrize("state", [WaitState.UNSCHEDULABLE, WaitState.GATED])
+def test_a_pod_that_no_known_scheduler_schedules_ends_the_plan(machine, state):
+    machine.state.schedulers.of_gate = frozenset()
+    machine.see(replace(asked(machine, "new"), scheduler="other", state=state))
+    machine.activate(*STEPS)
+    machine.pass_time(31)
+
+    assert machine.message == "no known scheduler schedules default/new: other"
+    assert machine.evictions == []
+
+
+def test_a_defect_ends_the_plan_and_nothing_else(machine, monkeypatch):
+    machine.activate(*STEPS)
+    machine.end("y")
+    stranger = machine.come(make_pod("s", cpu="4"))
+    assert machine.ask(stranger).offered == ()
+
+    def fail(*_):
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(PlanRoom, "is_taken_by", fail)
+    assert machine.ask(stranger).offered == ("a",)
+    assert (machine.phase, machine.message) == (PlanPhase.FAILED, FAILED)
+
+
+def test_a_restored_state_holds_the_same_room(machine):
+    machine.activate(*STEPS)
+    machine.end("y")
+    stranger = machine.come(make_pod("s", cpu="4"))
+    new = SchedulingState(Cluster(), machine.facts)
+    for event in take_snapshot(machine.state, SchedulingState(Cluster(), machine.facts)):
+        new.handle(event, now=machine.now)
+    machine.state, machine.cluster = new, new.cluster
+
+    assert machine.ask(stranger).offered == ()
+    assert machine.schedule(machine.come(make_pod("y-2", cpu="2"), "owner-y")) == "b"
+    assert machine.schedule(asked(machine, "new")) == "a"
+    assert machine.phase is PlanPhase.SUCCEEDED
+
+
+# The order of steps
+
+steps_of_plans = st.lists(
+    st.builds(
+        ActiveStep,
+        uid=st.sampled_from("uvwxyz"),
+        pod=st.just("default/x"),
+        node=st.sampled_from("abc"),
+        evicts=st.booleans(),
+        replacement=st.booleans(),
+    ).map(lambda step: replace(step, replacement=step.replacement and not step.evicts)),
+    max_size=8,
+)
+
+
+@given(steps_of_plans)
+@settings(max_examples=examples(100))
+def test_pods_of_a_plan_are_admitted_together_and_nodes_in_the_same_order(steps):
+    order = execution_order(steps)
+
+    assert sorted(order) == list(range(len(steps)))
+    places = [place for place, index in enumerate(order) if not (steps[index].evicts or steps[index].replacement)]
+    assert not places or places == list(range(places[0], places[-1] + 1))
+    before = {index: place for place, index in enumerate(order)}
+    evictions = [index for index, step in enumerate(steps) if step.evicts]
+    assert all(before[index] < before[other] for index in evictions for other in range(index + 1, len(steps)))
+    for index, step in enumerate(steps):
+        same_node = [other for other in range(index + 1, len(steps)) if steps[other].node == step.node]
+        if not (step.evicts or step.replacement):
+            assert all(before[index] < before[other] for other in same_node if not steps[other].evicts)
+
+
+# Isolation
+
+#: The guards themselves, and what they need to go on.
+GUARDS = frozenset(
+    (
+        *("__init__", "_isolated", "advance", "fail_unexpectedly", "hosts_changed", "check", "retry", "describe"),
+        *("keeps_out", "keeps_off", "refusals", "place_of", "pod_seen"),
+    )
+)
+METHODS = [
+    (part, name)
+    for part in (ActivePlan, PlanRoom)
+    for name, method in vars(part).items()
+    if inspect.isfunction(method) and name not in GUARDS
+]
+
+
+@pytest.mark.parametrize(("part", "name"), METHODS, ids=[name for _, name in METHODS])
+def test_whatever_a_plan_raises_others_get_their_places(machine, monkeypatch, part, name):
+    def fail(*_, **__):
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(part, name, fail)
+    machine.activate(*STEPS)
+    machine.pass_time(10)
+    if "y" in machine.running:
+        machine.end("y")
+    assert machine.schedule(machine.come(make_pod("s", cpu="1"))) in {"a", "b"}
+    machine.handle(events.PlanPaused(PLAN, paused=True))
+    machine.handle(events.PlanCancelled(PLAN))
+    machine.handle(events.LeadershipEnded())
+    monkeypatch.undo()
+
+    machine.handle(events.LeadershipBegan())
+    assert machine.schedule(machine.come(make_pod("later", cpu="1"))) in {"a", "b"}

@@ -12,14 +12,15 @@ it, unless its priority is higher. If something else takes the room, the plan en
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from alignup.align.bits import NodeSet
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.moves import MoveRules, PlanStep, RunningPod
 from alignup.placement.scheduling.events import PlanActivated, PlanFactsRead, PlannedPodEvicted
-from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.facts import ClusterFacts, PodFacts, WaitState
 from alignup.placement.scheduling.failed_events import back_off
 from alignup.placement.scheduling.instructions import (
     AwaitRoom,
@@ -40,13 +41,15 @@ from alignup.placement.scheduling.plan_steps import (
     RunningPlan,
     StepPhase,
     execution_order,
+    find_protection,
     is_alike,
 )
-from alignup.placement.scheduling.turn import Turn
+from alignup.placement.scheduling.turn import IsolatedStep, Turn
 from alignup.placement.verdict import Verdict, VerdictKind, unknown
 
 CHECK_SECONDS = 5.0  #: between two readings of the facts while a step waits for them to change
 LONGEST_RETRY = 30.0  #: seconds between two tries of an eviction
+GATE_SECONDS = 30.0  #: after its begin, in which a plan waits until the gate is open
 FORBIDDEN_SECONDS = 300.0  #: for which PodDisruptionBudgets may forbid an eviction; then the plan ends
 DEADLINE = "its deadline has passed"
 FAILED = "alignup failed on the plan, and its log says why"
@@ -82,10 +85,6 @@ class ActivePlan:
         return self._plan.order.name if self._plan else ""
 
     @property
-    def uid(self) -> str:
-        return self._plan.uid if self._plan else ""
-
-    @property
     def nodes(self) -> Collection[str]:
         """The nodes of the remaining steps."""
         plan = self._plan
@@ -98,8 +97,9 @@ class ActivePlan:
         plan = self._plan
         if plan is None:
             return None
-        for index in plan.remaining():
-            if not plan.steps[index].evicts and plan.uid_of(index) == uid:
+        with self._isolated("find the place of a pod"):
+            index = self._admission_of(uid)
+            if index is not None:
                 return plan.steps[index].node if self._is_open(plan, index) else ""
         return None
 
@@ -108,24 +108,39 @@ class ActivePlan:
         plan = self._plan
         if plan is None:
             return False
-        place = self.place_of(pod.uid)
-        if place is not None:
-            return node != place
-        if (pod.priority or 0) > plan.priority:
-            return False
-        record = self._cluster.record(node)
-        if node not in self.nodes or (record is not None and record.holds(pod.uid)):
-            return False
         with self._isolated("keep room"):
+            place = self.place_of(pod.uid)
+            if place is not None:
+                return node != place
+            record = self._cluster.record(node)
+            if not self._is_held(plan, node, pod) or (record is not None and record.holds(pod.uid)):
+                return False
             return self._room.is_taken_by(plan, node, (*after, pod))
         return False
+
+    def keeps_off(self, node: str, pod: Pod, numa_nodes: NodeSet) -> bool:
+        """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes."""
+        plan = self._plan
+        if plan is None:
+            return False
+        with self._isolated("keep room"):
+            if self._admission_of(pod.uid) is None and not self._is_held(plan, node, pod):
+                return False
+            return node in self.nodes and not self._room.is_left_by(plan, node, pod, numa_nodes)
+        return False
+
+    def _is_held(self, plan: RunningPlan, node: str, pod: Pod) -> bool:
+        """Return whether the room on *node* is held from a pod that is not part of the plan."""
+        return (pod.priority or 0) <= plan.priority and node in self.nodes
 
     def refusals(self, pod: Pod) -> dict[str, str]:
         """Return the nodes that the plan keeps from a pod, and why."""
         if self._plan is None:
             return {}
-        nodes = self.nodes if self.place_of(pod.uid) is None else self._facts.nodes
-        return {node: self.describe(pod) for node in nodes if self.keeps_out(node, pod)}
+        with self._isolated("keep room"):
+            nodes = self.nodes if self.place_of(pod.uid) is None else self._facts.nodes
+            return {node: self.describe(pod) for node in nodes if self.keeps_out(node, pod)}
+        return {}
 
     def describe(self, pod: Pod | None = None) -> str:
         """Return why a pod does not get a node of the plan."""
@@ -139,7 +154,8 @@ class ActivePlan:
         """Begin to carry out a plan, or go on with it."""
         self.close()
         order = event.order
-        plan = self._plan = RunningPlan(order, execution_order(order.steps), list(order.progress), order.paused)
+        sequence = execution_order(order.steps)
+        plan = self._plan = RunningPlan(order, sequence, list(order.progress), order.paused, self._turn.now)
         with self._isolated("begin"):
             self._report("plan activated")
             problem = self._begin(plan, event.facts)
@@ -176,8 +192,8 @@ class ActivePlan:
         if pod is None:  # it is gone already
             plan.pods |= {} if evicted is None else {index: evicted}
             return ""
-        if problem := _find_other_name(step, pod):
-            return problem
+        if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:
+            return f"pod {step.pod} does not have this uid"
         if pod.host != step.node:
             return f"{step.pod} is on node {pod.host}, not on {step.node}"
         if not self._schedulers.has(pod.scheduler):
@@ -215,18 +231,17 @@ class ActivePlan:
         plan.pods[index] = facts.pod
         if facts.pod.uses_claims:
             return f"{step.pod} has ResourceClaims"
-        if not self._schedulers.know(facts):
-            return f"no known scheduler schedules {step.pod}: {facts.scheduler}"
         if not self._facts.allows(facts, step.node):
             return f"no scheduler sends {step.pod} to node {step.node}"
         if facts.released_to and facts.released_to != (step.node,):
             return f"{step.pod} was released to node {','.join(facts.released_to)} before"
         return ""
 
-    def set_paused(self, uid: str, *, paused: bool) -> None:
+    def set_paused(self, uid: str, paused: bool) -> None:  # noqa: FBT001 - as the event has it
         plan = self._plan
         if plan is not None and plan.uid == uid and plan.paused != paused:
             plan.paused = paused
+            self.retry()
             self._write()
 
     def cancelled(self, uid: str) -> None:
@@ -336,7 +351,7 @@ class ActivePlan:
         step, now = plan.steps[event.step], self._turn.now
         self._report("planned eviction", outcome=str(event.outcome), evicted=step.pod, node=step.node)
         if event.outcome in {EvictionOutcome.ACCEPTED, EvictionOutcome.GONE}:
-            eviction.accepted = True
+            plan.read_at = now + LONGEST_RETRY  # if it still runs then, it was not evicted
             return
         if event.outcome is EvictionOutcome.REFUSED:
             self._fail(f"{step.pod} cannot be evicted: {event.problem}")
@@ -383,6 +398,7 @@ class ActivePlan:
                 and facts.uid != step.uid
             ):
                 plan.progress[index] = replace(plan.progress[index], placed=facts.uid)
+                plan.pods[index] = facts.pod  # with its annotations, which may demand more
                 self._write()
                 plan.recorded[facts.uid] = plan.number
                 self._turn.emit(ReadPod(facts.uid))
@@ -439,6 +455,12 @@ class ActivePlan:
     def check(self) -> None:
         """Take note that time has passed."""
         self._dirty = True
+
+    def retry(self) -> None:
+        """Try the next step at once, not after a while."""
+        self._dirty = True
+        if self._plan is not None:
+            self._plan.read_at = self._turn.now
 
     # Steps
 
@@ -505,7 +527,7 @@ class ActivePlan:
             self._set(plan, index, StepPhase.DONE)
             self._match_waiting(plan)
             return
-        under_way = eviction.sent or eviction.accepted or eviction.checked or plan.reading
+        under_way = eviction.sent or eviction.checked or plan.reading
         if not under_way and not plan.paused and self._turn.now >= plan.read_at:
             plan.reading = True
             self._turn.emit(ReadPlanFacts(plan.uid))
@@ -528,7 +550,7 @@ class ActivePlan:
             step = plan.steps[index]
             if step.evicts and plan.progress[index].phase is StepPhase.WAITING and step.uid not in running:
                 self._skip(plan, index)
-        if problem := self._find_protection(plan, running):
+        if problem := find_protection(plan, running):
             self._fail(problem)
             return
         current = next(iter(plan.remaining()), None)
@@ -539,29 +561,9 @@ class ActivePlan:
             eviction = plan.eviction = PendingEviction(current)
         pod = running.get(plan.steps[current].uid)
         if pod is None or pod.terminating:
-            eviction.accepted = plan.progress[current].phase is StepPhase.STARTED
-        elif not (eviction.sent or eviction.checked or eviction.accepted) and self._prove(plan):
+            plan.read_at = self._turn.now + LONGEST_RETRY
+        elif not (eviction.sent or eviction.checked) and self._prove(plan):
             self._start(plan, eviction, pod, facts)
-
-    def _find_protection(self, plan: RunningPlan, running: Mapping[str, RunningPod]) -> str:
-        """Return why one of the remaining pods may not be evicted; empty: all may."""
-        evicted = {step.uid for step in plan.steps if step.evicts}
-        for index in plan.remaining():
-            step = plan.steps[index]
-            pod = running.get(step.uid) if step.evicts else None
-            if pod is None or pod.terminating:
-                continue
-            if problem := _find_other_name(step, pod):
-                return problem
-            if pod.protected:
-                return f"{step.pod} may not be evicted: it is one of the pods {pod.protected}"
-            if plan.replacement_of(index) is None and not pod.preemptible:
-                return f"{step.pod} may not be evicted without a new place: it is not of lower priority, or not allowed"
-            together = {other.pod.uid for other in running.values() if pod.group and other.group == pod.group}
-            if left := together - evicted - set(plan.bound):
-                names = ", ".join(sorted(f"{running[uid].pod.namespace}/{running[uid].pod.name}" for uid in left))
-                return f"{step.pod} may be evicted only with all of its group, and these stay: {names}"
-        return ""
 
     def _start(self, plan: RunningPlan, eviction: PendingEviction, pod: RunningPod, facts: PlanFactsRead) -> None:
         """Evict a pod, after the start is written."""
@@ -626,6 +628,8 @@ class ActivePlan:
 
     def _prove(self, plan: RunningPlan) -> bool:
         """Decide on all remaining steps again; end the plan if they are not possible any more, or wait."""
+        if not all(self._is_scheduled(plan, index) for index in plan.remaining()):
+            return False
         steps, indices = [], []
         for index in plan.remaining():
             step, pod = plan.steps[index], plan.pods.get(index)
@@ -647,6 +651,18 @@ class ActivePlan:
         index = indices[len(proved)]
         return self._judge(plan, index, problem)
 
+    def _is_scheduled(self, plan: RunningPlan, index: int) -> bool:
+        """Return whether a known scheduler schedules the pod of an admission, if it waits; end the plan if not."""
+        uid, step = plan.uid_of(index), plan.steps[index]
+        facts = None if step.evicts or uid in plan.bound else self._facts.pod(uid)
+        if facts is None or self._schedulers.know(facts):
+            return True
+        if facts.state is WaitState.GATED and self._turn.now - plan.since < GATE_SECONDS:
+            self._wait(plan, f"waits until the gate is open, behind which {step.pod} is")
+        else:
+            self._fail(f"no known scheduler schedules {step.pod}: {facts.scheduler}")
+        return False
+
     def _judge(self, plan: RunningPlan, index: int, problem: Verdict) -> bool:
         detail = f" ({problem.detail})" if problem.detail else ""
         text = f"step {index + 1}, {plan.steps[index]}: {problem.reason}{detail}"
@@ -658,9 +674,9 @@ class ActivePlan:
 
     # Bookkeeping
 
-    def _isolated(self, action: str) -> "_IsolatedStep":
+    def _isolated(self, action: str) -> IsolatedStep:
         """Let the plan end, and nothing else, whatever the block raises."""
-        return _IsolatedStep(self.fail_unexpectedly, action)
+        return IsolatedStep(self.fail_unexpectedly, action)
 
     def fail_unexpectedly(self, action: str, error: Exception) -> None:
         """End the plan because of a defect, of which ending it may be a part."""
@@ -677,27 +693,4 @@ class ActivePlan:
                 self._turn.emit(WritePlan(plan.uid, plan.number, progress))
 
     def _report(self, event: str, **details: object) -> None:
-        self._turn.emit(Report(event, self.uid, details={"plan": self.name, **details}))
-
-
-def _find_other_name(step: ActiveStep, pod: RunningPod) -> str:
-    """Return what is wrong if *pod*, which has the uid of a step, is not the one that the creator may evict."""
-    named = f"{pod.pod.namespace}/{pod.pod.name}" == step.pod
-    return "" if named else f"pod {step.pod} does not have this uid"
-
-
-@dataclass(frozen=True, slots=True)
-class _IsolatedStep:
-    """The context of one step; a class of its own, so that type checkers know that it ends exceptions."""
-
-    _failed: Callable[[str, Exception], object]
-    _action: str
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._failed(self._action, error)
-        return True
+        self._turn.emit(Report(event, details={"plan": self.name, **details}))

@@ -609,7 +609,9 @@ class Gate:
                     self.releases.end(release.uid)
                     self._write_followers(release.uid, bound=False)
                     self._undo(release)
-                    self._wait_again(release.facts)
+                    current = self._pods.get(release.uid, release.facts)
+                    if current.state is WaitState.GATED:
+                        self._wait_again(current)
 
     def _undo(self, release: PodRelease) -> None:
         self._steering.cancel(release.uid, *release.nodes)

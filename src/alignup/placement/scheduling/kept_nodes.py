@@ -166,8 +166,10 @@ class KeptNodes:
     def keeps_off(self, node: str, pod: Pod, nodes: NodeSet) -> bool:
         """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes.
 
-        The pod that the node is kept for would not fit beside it then.
+        The pod that the node is kept for would not fit beside it then, or the steps of a plan would not be possible.
         """
+        if self.plan.keeps_off(node, pod, nodes):
+            return True
         kept, record = self._kept.get(node), self._cluster.record(node)
         if kept is None or record is None or pod.uid not in kept.later:
             return False

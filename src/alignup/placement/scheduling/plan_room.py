@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from alignup.align.bits import NodeSet
 from alignup.align.errors import AlignError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
@@ -10,6 +11,7 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import SHAPE_UID, shape_key
 from alignup.placement.scheduling.plan_steps import RunningPlan
+from alignup.placement.steered import ANYWHERE
 
 MAX_ANSWERS = 10_000  #: that are kept
 
@@ -39,13 +41,21 @@ class PlanRoom:
             known = self._rooms[key] = (state, not (possible and state.ledgers))
         return known[1]
 
-    def _follow_steps(self, plan: RunningPlan, record: HostRecord, ledger: Ledger, pods: Sequence[Pod]) -> bool:
-        """Return whether a host admits *pods*, and all remaining steps are possible then."""
+    def is_left_by(self, plan: RunningPlan, node: str, pod: Pod, nodes: NodeSet) -> bool:
+        """Return whether the remaining steps on *node* are possible after a pod there that is steered to *nodes*."""
+        record = self._cluster.record(node)
+        ledgers = record.without(pod.uid).states().ledgers if record else ()
+        return record is not None and all(self._follow_steps(plan, record, ledger, (pod,), nodes) for ledger in ledgers)
+
+    def _follow_steps(
+        self, plan: RunningPlan, record: HostRecord, ledger: Ledger, pods: Sequence[Pod], nodes: NodeSet = ANYWHERE
+    ) -> bool:
+        """Return whether a host admits *pods*, steered to *nodes*, and all remaining steps are possible then."""
         model = record.model
         after: Ledger | None = ledger
         try:
             for place, pod in enumerate(pods):
-                after = after and model.admit(after, replace(pod, uid=f"{SHAPE_UID}-new-{place}"))
+                after = after and model.admit(after, replace(pod, uid=f"{SHAPE_UID}-new-{place}"), nodes)
             for index in plan.remaining():
                 step, planned = plan.steps[index], plan.pods.get(index)
                 if step.node != record.name or after is None:

@@ -1,10 +1,11 @@
 """The steps of a plan that is carried out: what they are, how far they are, and the order in which they are done."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from alignup.align.workload import Pod
+from alignup.placement.moves import RunningPod
 from alignup.placement.pod_shape import shape_key
 
 
@@ -128,7 +129,6 @@ class PendingEviction:
     number: int = 0  #: of the progress that says that it has started
     checked: bool = False  #: whether the facts were checked, and it is sent when its start is written
     sent: bool = False  #: whether it was sent, and there is no answer yet
-    accepted: bool = False  #: whether only the end of the pod is missing
     tries: int = 0
     forbidden_since: float | None = None
 
@@ -139,6 +139,7 @@ class RunningPlan:
     sequence: tuple[int, ...]  #: of the steps
     progress: list[StepProgress]
     paused: bool
+    since: float  #: when it was activated
     priority: int = 0  #: pods of a higher one are not kept out
     pods: dict[int, Pod] = field(default_factory=dict)  #: step → the pod that is decided on
     bound: set[str] = field(default_factory=set)  #: uids of admitted pods that are bound to their nodes
@@ -175,6 +176,27 @@ class RunningPlan:
     def replacement_of(self, index: int) -> int | None:
         uid, steps = self.steps[index].uid, self.steps
         return next((other for other, step in enumerate(steps) if step.replacement and step.uid == uid), None)
+
+
+def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str:
+    """Return why one of the remaining pods may not be evicted; empty: all may."""
+    evicted = {step.uid for step in plan.steps if step.evicts}
+    for index in plan.remaining():
+        step = plan.steps[index]
+        pod = running.get(step.uid) if step.evicts else None
+        if pod is None or pod.terminating:
+            continue
+        if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:  # its creator may evict the one that it names
+            return f"pod {step.pod} does not have this uid"
+        if pod.protected:
+            return f"{step.pod} may not be evicted: it is one of the pods {pod.protected}"
+        if plan.replacement_of(index) is None and not pod.preemptible:
+            return f"{step.pod} may not be evicted without a new place: it is not of lower priority, or not allowed"
+        together = {other.pod.uid for other in running.values() if pod.group and other.group == pod.group}
+        if left := together - evicted - set(plan.bound):
+            names = ", ".join(sorted(f"{running[uid].pod.namespace}/{running[uid].pod.name}" for uid in left))
+            return f"{step.pod} may be evicted only with all of its group, and these stay: {names}"
+    return ""
 
 
 def is_alike(evicted: Pod, pod: Pod) -> bool:

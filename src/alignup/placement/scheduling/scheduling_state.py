@@ -144,11 +144,11 @@ class SchedulingState:
             events.StepFailed: self._step_failed,
             events.LargePodDecided: self._large_pod_decided,
             events.PlanActivated: self._plan_activated,
-            events.PlanPaused: lambda event: self.plan.set_paused(event.plan, paused=event.paused),
-            events.PlanCancelled: lambda event: self.plan.cancelled(event.plan),
+            events.PlanPaused: lambda event: self._follow_plan(self.plan.set_paused, event.plan, event.paused),
+            events.PlanCancelled: lambda event: self._follow_plan(self.plan.cancelled, event.plan),
             events.PlanFactsRead: self.plan.facts_read,
-            events.PlanWritten: lambda event: self.plan.written(event.plan, event.number),
-            events.PlannedPodEvicted: self.plan.evicted,
+            events.PlanWritten: lambda event: self._follow_plan(self.plan.written, event.plan, event.number),
+            events.PlannedPodEvicted: lambda event: self._follow_plan(self.plan.evicted, event),
             events.WakeNext: lambda _event: self.wake_ups.wake_next(),
             events.HostReported: lambda event: hosts.reported(event.report),
             events.HostLost: lambda event: hosts.lost(event.node, event.pods),
@@ -178,6 +178,7 @@ class SchedulingState:
         gate = self.gate = self.build_gate(options)
         self.kept_nodes.patience[WaitState.GATED] = options.patience
         self.schedulers.of_gate = options.schedulers
+        self.plan.retry()
         self._gate_handlers = {
             events.ClaimsChanged: lambda event: gate.claims_changed(event.namespace),
             events.GroupChanged: lambda event: gate.group_changed(event.key),
@@ -267,15 +268,16 @@ class SchedulingState:
     def _pod_bound(self, event: events.PodBound) -> None:
         endings = (self._stop_waiting, self.wake_ups.forget, self.steering.forget, self.gangs.pod_bound)
         steps = [partial(step, event.uid) for step in endings]
-        steps.append(partial(self.plan.pod_bound, event.uid, event.node))
+        steps.append(partial(self._follow_plan, self.plan.pod_bound, event.uid, event.node))
         if self.gate:
             steps.append(partial(self.gate.pod_bound, event.uid, event.node, event.pod))
         run_all(*steps)
 
     def _pod_gone(self, event: events.PodGone) -> None:
         endings = (self._stop_waiting, self.kept_nodes.ended, self.wake_ups.forget, self._claim_bindings.forget)
-        parts = (self.offers.forget, self.steering.pod_gone, self.gangs.pod_gone, self.plan.pod_gone)
+        parts = (self.offers.forget, self.steering.pod_gone, self.gangs.pod_gone)
         steps = [partial(step, event.uid) for step in (*endings, *parts)]
+        steps.append(partial(self._follow_plan, self.plan.pod_gone, event.uid))
         if self.gate:
             steps.append(partial(self.gate.pod_gone, event.uid, event.node))
         if not event.node:
@@ -321,16 +323,23 @@ class SchedulingState:
         else:
             self._turn.failed(event.step, event.uid, event.error)
 
+    def _follow_plan(self, step: Callable[..., object], *arguments: object) -> None:
+        """Let the active plan take note of something; if that fails, the plan ends, and nothing else."""
+        try:
+            step(*arguments)
+        except Exception as error:  # noqa: BLE001 - see above
+            self.plan.fail_unexpectedly("follow", error)
+
     def _pod_observed(self, hosts: FollowedHosts, event: events.PodObserved) -> None:
         steps: list[Callable[[], object]] = [partial(hosts.observed, event.pod, event.node, event.stage)]
         if event.stage is not PodStage.ENDED:
-            steps.append(partial(self.plan.pod_bound, event.pod.uid, event.node))
+            steps.append(partial(self._follow_plan, self.plan.pod_bound, event.pod.uid, event.node))
         run_all(*steps)
 
     def _pod_rejected(self, hosts: FollowedHosts, event: events.PodRejected) -> None:
         run_all(
             partial(hosts.rejected, event.uid, event.node, event.reason),
-            partial(self.plan.pod_rejected, event.uid, event.node, event.reason),
+            partial(self._follow_plan, self.plan.pod_rejected, event.uid, event.node, event.reason),
         )
 
     def _plan_activated(self, event: events.PlanActivated) -> None:
@@ -376,7 +385,7 @@ class SchedulingState:
         self._close_gate()
 
     def _leadership_ended(self, _event: events.LeadershipEnded) -> None:
-        self.plan.close()
+        self._follow_plan(self.plan.close)
         self.bindings.close()
         self.steering.close()
         self.wake_ups.clear()

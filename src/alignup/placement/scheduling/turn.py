@@ -19,6 +19,23 @@ def run_all(*steps: Callable[[], object]) -> None:
         raise errors[0] if len(errors) == 1 else ExceptionGroup("several steps failed", errors)
 
 
+@dataclass(frozen=True, slots=True)
+class IsolatedStep:
+    """The context of one step; a class of its own, so that type checkers know that it ends exceptions."""
+
+    _failed: Callable[[str, Exception], object]
+    _action: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._failed(self._action, error)
+        return True
+
+
 @dataclass(slots=True)
 class Turn:
     now: float = float("-inf")
