@@ -127,11 +127,7 @@ class Host(Pictured):
             )
         with _errors_of("memory"):
             policy = MemoryPolicy(settings.memory_policy)
-            reserved: Mapping[int, Mapping[str, int]] = {}
-            if policy is MemoryPolicy.STATIC:
-                reserved = reserved_memory.reserved_by_node(
-                    settings.reserved_memory, settings.reservation, nodes=view.nodes
-                )
+            reserved = _reserved_by_node(settings, view) if policy is MemoryPolicy.STATIC else {}
         memory_settings = MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults)
         self.memory = MemoryProvider(memory_settings, view.nodes, reserved)
         self.others = tuple(others)
@@ -365,6 +361,10 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
+
+
+def _reserved_by_node(settings: Settings, view: KubeletView) -> Mapping[int, Mapping[str, int]]:
+    return reserved_memory.reserved_by_node(settings.reserved_memory, settings.reservation, nodes=view.nodes)
 
 
 def _check_topology(settings: Settings, view: KubeletView) -> None:
