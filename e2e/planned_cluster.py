@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from alignup.schedule.pod_groups import COSCHEDULING, SIZE_ANNOTATION
-from e2e.api import NODES, PODS, Api, Document, until
+from e2e.api import PODS, Api, Document, until
 from e2e.observed_node import COLLECTIONS, is_admitted
 from tests.deploy.manifests import KUBERNETES
 
@@ -218,10 +218,3 @@ class PlannedCluster:
 def _status(event: Mapping[str, Any]) -> int:
     code: int = event["responseStatus"]["code"]
     return code
-
-
-def use_nodes(api: Api, *names: str) -> None:
-    """Let schedulers use only these nodes."""
-    for node in api.items(NODES):
-        name = node["metadata"]["name"]
-        api.request("PATCH", f"{NODES}/{name}", {"spec": {"unschedulable": name not in names}}, content=MERGE)

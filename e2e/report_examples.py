@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[1]
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 _COMMANDS = {
     "comparison": f"simulate --generate mixed --count 400 {_NODE} --compare policy,scope",
-    "cluster": "simulate --cluster examples/fleet/training.yaml --generate training --count 300 --load 1.2 "
-    "--strategy alignup,aggregate,blind-least-allocated",
+    "cluster": "simulate --cluster examples/fleet/training.yaml --generate gangs --count 700 --load 1.2 "
+    "--strategy alignup,blind-least-allocated,blind-most-allocated",
     "sweep": "sweep examples/fleet/sweep.yaml --engine serial",
 }
 

@@ -13,7 +13,7 @@ from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE
 from e2e.cluster_workloads import clear, count_pods
 from e2e.observed_node import make_container, make_pod
-from e2e.planned_cluster import FRAGMENTED, OTHER, PlannedCluster, audit_flags
+from e2e.planned_cluster import BUDGETS, FRAGMENTED, OTHER, PlannedCluster, audit_flags
 
 WHY = cluster_guest.missing()
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
@@ -37,8 +37,10 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
 
 @pytest.fixture(params=["extender", "gate"])
 def cluster(request: pytest.FixtureRequest, bed: ClusterBed) -> Iterator[PlannedCluster]:
+    bed.use_nodes()  # the scheduler of the test before still runs
     yield PlannedCluster(bed.api, bed.plane.directory, pod_spec, gated=request.param == "gate")
     clear(bed.api)
+    bed.api.request("DELETE", BUDGETS)
     bed.check("end")
 
 
@@ -48,7 +50,7 @@ def carry_out(bed: ClusterBed, cluster: PlannedCluster, name: str) -> None:
     Nothing is rejected, and exactly the planned pods are evicted, each of them once.
     """
     planned = cluster.planned_evictions(name)
-    before = cluster.evictions().total()
+    before, deleted = cluster.evictions().total(), cluster.deletions()
     held_up = cluster.eviction_order(name)[-1]
     cluster.forbid(held_up)
     service = bed.gate if cluster.gated else bed.extender
@@ -67,7 +69,7 @@ def carry_out(bed: ClusterBed, cluster: PlannedCluster, name: str) -> None:
     assert (counts.rejected, counts.failed, status["evicted"]) == (0, 0, len(planned))
     assert cluster.evictions().total() == before + len(planned)
     assert {pod: cluster.evictions()[pod] for pod in planned} == dict.fromkeys(planned, 1)
-    assert cluster.deletions() == []
+    assert cluster.deletions() == deleted
     assert bed.mispredictions() == []
     bed.check(f"end of {name}")
 
@@ -75,6 +77,7 @@ def carry_out(bed: ClusterBed, cluster: PlannedCluster, name: str) -> None:
 def test_a_deployment_gets_the_room_that_moves_make(bed: ClusterBed, cluster: PlannedCluster) -> None:
     cluster.fragment()
     cluster.deploy("large", 4)
+    bed.use_nodes(FRAGMENTED, OTHER)
     bed.check("fragmented")
     name = f"deployment-{'gate' if cluster.gated else 'extender'}"
     assert "needs 2 moves" in cluster.plan("deployment/large", "--name", name)
@@ -94,6 +97,7 @@ def test_a_gang_gets_the_room_that_moves_make(bed: ClusterBed, cluster: PlannedC
     bed.api.delete("blocker")
     cluster.deploy("second", 1, node=OTHER)
     cluster.wait_as_gang("gang", 3, size=2)
+    bed.use_nodes(FRAGMENTED, OTHER)
     bed.check("fragmented")
     name = f"gang-{'gate' if cluster.gated else 'extender'}"
     print(cluster.plan("gang-0", "--name", name).partition("before")[0])

@@ -55,6 +55,13 @@ def test_links_lead_to_files_and_headings():
     assert broken == []
 
 
+def test_the_home_page_links_to_every_page():
+    home = ROOT / "docs" / "home.md"
+    linked = {(home.parent / link.target).resolve() for link in links_in(home, home.read_text("utf-8")) if link.target}
+
+    assert [path.name for path in (ROOT / "docs").rglob("*.md") if path.resolve() not in {*linked, home}] == []
+
+
 def test_the_readme_lists_every_command():
     listed = (ROOT / "README.md").read_text("utf-8").split("## All commands\n")[1].split("\n\n")[0]
 

@@ -289,24 +289,6 @@ def test_a_damaged_database_is_reported_and_can_be_set_aside(tmp_path):
     assert any(f"set aside: {NAME}.aside-1" in note for note in notes)
 
 
-def test_state_of_an_earlier_version_is_reported_and_can_be_set_aside(tmp_path):
-    (tmp_path / "root").mkdir(mode=0o700)
-    (tmp_path / "root" / "checkpoint.json").write_text("old")
-
-    with running(tmp_path / "root") as agent:
-        ready = agent.http.get("/readyz")
-    with running(tmp_path / "root", "--recover", "set-aside") as agent:
-        admitted = agent.admit("a")
-    with running(tmp_path / "root", "--recover", "set-aside") as agent:  # the option can stay set
-        pods = agent.pods()
-
-    assert ready.status_code == 503
-    assert "it has state of an earlier version" in ready.json()["errors"][0]["message"]
-    assert admitted.status_code == 201
-    assert list(pods) == ["a"]
-    assert (tmp_path / "root" / "checkpoint.json.aside-1").read_text() == "old"
-
-
 def test_a_new_root_directory_is_exported_as_an_idle_machine(tmp_path):
     code, output = run_until_exit(tmp_path / "new", "--export", tmp_path / "kubelet")
 

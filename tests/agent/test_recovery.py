@@ -222,19 +222,6 @@ def test_messages_say_how_to_choose_what_may_be_lost(tmp_path):
     assert recovered.messages(replace(WAITS, hints=hints)) == (f"{recovered.problems[0].text}, or say so",)
 
 
-def test_state_of_an_earlier_version_is_an_error_unless_it_may_be_set_aside(tmp_path):
-    (tmp_path / "checkpoint.json").write_bytes(b"old")
-
-    rejected = recover_from(tmp_path)
-    recovered = recover_from(tmp_path, options=replace(WAITS, modes=ASIDE))
-
-    (problem,) = rejected.problems
-    assert "it has state of an earlier version, which this version does not read: checkpoint.json" in problem.text
-    assert problem.mode is RecoveryMode.SET_ASIDE
-    assert recovered.notes[1] == "starting without its pods; set aside: checkpoint.json.aside-1"
-    assert (tmp_path / "checkpoint.json.aside-1").read_bytes() == b"old"
-
-
 def test_an_untrusted_database_cannot_be_set_aside(tmp_path):
     save_after(tmp_path, pod("a"))
     (tmp_path / NAME).chmod(0o666)

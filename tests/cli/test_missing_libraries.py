@@ -39,6 +39,7 @@ SCRIPT = """import json, os, sys
 blocked, commands = json.load(sys.stdin)
 sys.modules.update(dict.fromkeys(blocked))
 from alignup.cli import main
+import alignup.cli.doctor, alignup.cli.why  # they need no extra; forks share what they import
 for number, words in enumerate(commands):
     if not os.fork():
         os.dup2(os.open(f"{number}.out", os.O_WRONLY | os.O_CREAT), 1)

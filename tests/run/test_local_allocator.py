@@ -108,16 +108,6 @@ def test_a_ledger_drops_finished_runs_and_keeps_active_ones(tmp_path):
     assert later.host.ledger.cpus.shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
 
 
-def test_a_ledger_of_an_earlier_version_is_an_error_with_advice(tmp_path):
-    (tmp_path / "checkpoint.json").write_text("old")
-    allocator = allocator_of(build_host(TWO, PolicyOverrides()), 0, tmp_path)
-
-    with pytest.raises(StoreError, match="it has state of an earlier version") as caught:
-        allocator.load(active=("b",))
-
-    assert "move these files elsewhere to start empty" in caught.value.advice
-
-
 def test_a_ledger_from_a_backup_is_an_error_with_advice(tmp_path):
     """What runs that were started later hold would be given to others."""
     allocator = allocator_of(build_host(TWO, PolicyOverrides()), TWO.kubelet_view().all_cpus, tmp_path)

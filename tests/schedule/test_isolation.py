@@ -94,7 +94,7 @@ GUARDS = frozenset(
             "object_label",
             "failed_row",
         ),
-        *("failed_summary", "group_pods", "claim_fit", "explain_claims", "verdict_without_report"),
+        *("failed_summary", "group_pods", "_named", "claim_fit", "explain_claims", "verdict_without_report"),
         *("ask_nodes", "_ask"),  # which make the whole page of a pod
     )
 )
@@ -241,6 +241,9 @@ class Cluster(GatedCluster):
                 self.gate(replace(member(name, 1, size=2, namespace=namespace), uid=name))
             self.paused.add(f"{namespace}-asked")
             self.server.put(api_pod(self.pod(namespace, "asked"), phase="Pending"))
+            self.paused.add(f"paused-{namespace}")
+            paused = replace(self.pod(namespace, "paused"), name=f"paused-{namespace}", uid=f"paused-{namespace}")
+            self.server.put(api_pod(paused, phase="Pending"))  # which waits until the end
             self.kueue.reserve(f"{namespace}-workload", 1, cpu="1", namespace=namespace)
             self.server.put(claim(f"{namespace}-claim"))
             user = claiming(self.pod("default", "user"), claim=f"{namespace}-claim")
@@ -387,7 +390,7 @@ async def test_the_row_of_a_node_that_raises_says_so(log, part, name, path):
             await check_pages(http, pods=("good-gated",))
 
 
-@pytest.mark.parametrize("name", ["summarize_pod", "pod_state"])
+@pytest.mark.parametrize("name", ["summarize_pod", "pod_state", "_age"])
 async def test_the_row_of_a_pod_that_raises_says_so(log, name):
     with pytest.MonkeyPatch.context() as patches:
         Injection(patches, pod_states, name, is_about_a_pod)

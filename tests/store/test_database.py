@@ -14,7 +14,7 @@ import pytest
 
 from alignup.align.errors import StoreError, StoreProblem
 from alignup.store import database
-from alignup.store.database import EARLIER_FILES, MAX_SET_ASIDE, NAME
+from alignup.store.database import MAX_SET_ASIDE, NAME
 from alignup.store.state_store import StateStore
 from tests.effort import SEED, did, rounds
 from tests.store.faults import private_directory, small_disk
@@ -99,21 +99,6 @@ def test_a_corrupt_or_foreign_database_is_refused_and_can_be_set_aside(directory
     store.save(state("c"))
     store.close()
     assert [held.entry.pod.uid for held in load(directory).pods] == ["c"]
-
-
-@pytest.mark.parametrize("name", EARLIER_FILES)
-def test_state_of_an_earlier_version_is_refused_and_can_be_set_aside(directory, name):
-    (directory / name).write_bytes(b"old")
-    store = StateStore(directory)
-
-    error = load_error(directory)
-
-    assert error.message == f"it has state of an earlier version, which this version does not read: {name}"
-    assert (error.kind, error.where) == (StoreProblem.UNUSABLE, str(directory))
-    assert save_error(store, state()).message == error.message
-    assert store.set_aside() == (f"{name}.aside-1",)
-    assert (directory / f"{name}.aside-1").read_bytes() == b"old"
-    assert len(load(store.path.parent).pods) == 2
 
 
 def test_files_set_aside_do_not_overwrite_each_other(directory):

@@ -118,6 +118,29 @@ class EvictionSearch(Generic[Proof]):
             if proof is not None:
                 yield units, proof
 
+    def smallest(self, at_most: int, *, most: int | None = None, tries: int | None = None) -> "SmallestSets[Proof]":
+        """Return the sufficient sets of the smallest size up to *at_most*, at most so many.
+
+        Of each size, *tries* sets are tried at most. A search that is out of time returns what it has.
+        """
+        sufficient: list[tuple[UnitSet, Proof]] = []
+        for size in range(1, at_most + 1):
+            sets = self.sets(size)
+            try:
+                proofs = ((units, self.prove(units)) for units in islice(sets, tries))
+                for units, proof in proofs:
+                    if proof is not None:
+                        sufficient.append((units, proof))
+                    if most is not None and len(sufficient) >= most:
+                        break
+            except SearchTimeoutError:
+                return SmallestSets(sufficient, size, timed_out=True)
+            if sufficient:
+                return SmallestSets(sufficient, size)
+            if tries is not None and next(sets, None):
+                return SmallestSets([], size, left_out=True)
+        return SmallestSets([], at_most)
+
     def spare(self) -> tuple[UnitSet, Proof] | None:
         """Return a set from which no unit can be spared, found by sparing the most expensive first.
 
@@ -158,6 +181,14 @@ class EvictionSearch(Generic[Proof]):
         yield from _sorted_sets(islice(others, self._max_equivalent), size)
         if next(others, None):
             self.limited.add(size)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestSets(Generic[Proof]):
+    sufficient: list[tuple[UnitSet, Proof]]  #: of one size, each with its proof
+    size: int  #: the last that was tried
+    timed_out: bool = False
+    left_out: bool = False  #: whether sets of that size were not tried
 
 
 def _sorted_sets(sets: Iterator[UnitSet], size: int) -> Iterator[UnitSet]:

@@ -25,6 +25,8 @@ __all__ = ["read_plan_question", "read_question", "read_upgrades", "read_view", 
 
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
 
+_MAX_REPORTED = 50  #: pods whose events are read, with a request each
+
 
 async def read_question(
     client: ApiClient, namespace: str, *, words: Sequence[str], options: PodOptions
@@ -33,7 +35,8 @@ async def read_question(
     names = parse_object_names(words, "" if options.all_namespaces else options.namespace or namespace)
     workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
     named = await find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace)
-    pods = [(pod, () if pod.spec.node_name else await read_reports(client, pod)) for pod in named]
+    waiting = [pod.metadata.uid for pod in named if not pod.spec.node_name][:_MAX_REPORTED]
+    pods = [(pod, await read_reports(client, pod) if pod.metadata.uid in waiting else ()) for pod in named]
     view = await _with_host_states(
         read_cluster(
             client,

@@ -93,10 +93,10 @@ def option(metavar: str, help_text: str, default_text: str = "", *names: str, **
 
 def build_options(type_: type[Options], **given: Any) -> Options:
     """Return options as a command has them that gets only those *given*."""
-    for each in fields(type_):  # type: ignore[arg-type]
-        if each.default is MISSING:
-            none = () if each.metadata.get("multiple") else False if each.metadata.get("is_flag") else None
-            given.setdefault(each.name, each.metadata.get("default", none))
+    for field_ in fields(type_):  # type: ignore[arg-type]
+        if field_.default is MISSING:
+            none = () if field_.metadata.get("multiple") else False if field_.metadata.get("is_flag") else None
+            given.setdefault(field_.name, field_.metadata.get("default", none))
     return type_(**given)
 
 

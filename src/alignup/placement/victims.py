@@ -92,6 +92,12 @@ class _Proofs:
         return self.allow_violations or not count_violations(self.budgets, uids)
 
 
+def admits_without(record: HostRecord, pod: Pod, uids: Collection[str]) -> bool:
+    """Return whether the host admits *pod* in every possible state once these pods have ended."""
+    proofs = _Proofs(record, pod, budgets=(), allow_violations=True)
+    return bool(proofs.ledgers) and proofs.admits_without(uids)
+
+
 def find_victims(
     record: HostRecord, pod: Pod, *, budgets: Sequence[DisruptionBudget] = (), allow_violations: bool = False
 ) -> VictimSearch:
@@ -115,28 +121,14 @@ def find_victims(
     if spared is None:
         return VictimSearch((), complete=True)
     search = EvictionSearch(units, proofs.prove, shortage)
-    smallest, complete = _smallest(search, at_most=min(len(spared[0]), MAX_VICTIMS))
+    result = search.smallest(min(len(spared[0]), MAX_VICTIMS), most=MAX_SETS)
+    smallest = [victims for victims, _ in result.sufficient]
+    complete = not result.timed_out or bool(smallest)
     if not smallest and proofs.acceptable(uids := [unit.pods[0] for unit in spared[0]]):
         smallest, complete = [spared[0]], complete and len(uids) <= MAX_VICTIMS + 1
     smallest.sort(key=lambda victims: EvictionCost.total([unit.cost for unit in victims]))
     sets = sorted((_victim_set(victims, budgets) for victims in smallest), key=lambda victims: victims.violations)
     return VictimSearch(tuple(sets), complete and bool(sets))
-
-
-def _smallest(search: EvictionSearch[bool], *, at_most: int) -> tuple[list[UnitSet], bool]:
-    """Return sets of the smallest sufficient size, and whether all smaller ones were tried."""
-    sufficient: list[UnitSet] = []
-    try:
-        for size in range(1, at_most + 1):
-            for units, _ in search.sufficient(size):
-                sufficient.append(units)
-                if len(sufficient) >= MAX_SETS:
-                    break
-            if sufficient:
-                break
-    except SearchTimeoutError:
-        return sufficient, bool(sufficient)
-    return sufficient, True
 
 
 def _protected_last(units: Sequence[EvictionUnit], budgets: Sequence[DisruptionBudget]) -> Iterator[EvictionUnit]:

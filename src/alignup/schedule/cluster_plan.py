@@ -226,6 +226,12 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
         )
 
 
+def pending_pods(view: ClusterView, pods: Iterable[tuple[Pod, ApiPodSpec]]) -> list[PendingPod]:
+    """Return *pods* with the nodes that schedulers consider for them."""
+    nodes = _NodeSets(view)
+    return [PendingPod(pod, nodes.considered(_unbound(spec))) for pod, spec in pods]
+
+
 def plan_for_pods(
     view: ClusterView,
     facts: EvictionFacts,
@@ -235,8 +241,7 @@ def plan_for_pods(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> MovePlan:
     """Return the fewest moves after which the nodes admit all *pods* together."""
-    nodes = _NodeSets(view)
-    pending = [PendingPod(pod, nodes.considered(_unbound(spec))) for pod, spec in pods]
+    pending = pending_pods(view, pods)
     priority = min(pod.priority or 0 for pod, _ in pods)
     running = {each.pod.uid: each for each in facts.running(view, rules, priority=priority)}
     return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
@@ -252,10 +257,10 @@ def defragment_for(  # noqa: PLR0913 - one question
     should_stop: Callable[[], bool],
 ) -> Defragmentation:
     """Return moves after which more pods of one shape fit."""
-    pod, spec = shape
+    pod, _ = shape
     running = {each.pod.uid: each for each in facts.running(view, rules, priority=pod.priority or 0)}
     move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
-    pending = PendingPod(pod, _NodeSets(view).considered(_unbound(spec)))
+    (pending,) = pending_pods(view, [shape])
     return view.cluster.planner(move_rules, [pod]).defragment(pending)
 
 

@@ -4,6 +4,8 @@ A proposal is an event about the pod, and a sentence on its page. Nothing is evi
 with its gang: the first in the waiting order that fits nowhere and has waited as long as nodes are kept after.
 """
 
+import asyncio
+
 import structlog
 
 from alignup.align.errors import AlignError
@@ -42,7 +44,7 @@ class MoveProposals:
     async def run(self) -> None:
         """Search from time to time, until cancelled."""
         while True:
-            await self._timing.sleep(SEARCH_EVERY)
+            await asyncio.sleep(SEARCH_EVERY)
             await self.propose_next()
 
     async def propose_next(self) -> None:

@@ -24,13 +24,13 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.manifests.disruption import EvictionRules
 from alignup.picture.text_format import clean, pluralize
 from alignup.placement.host_report import HostReport
-from alignup.placement.moves import Defragmentation, MovePlan, PlanStep
+from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PlanStep
 from alignup.placement.pod_shape import is_large, needs_alignment, shape_key
-from alignup.schedule.cluster_plan import PlanFacts, defragment_for, gang_of, plan_for_pods, read_plan_facts
+from alignup.schedule.cluster_plan import PlanFacts, gang_of, pending_pods, plan_for_pods, read_plan_facts
 from alignup.schedule.cluster_snapshot import ClusterView, view_of_reports
 from alignup.schedule.live_cluster import LiveCluster
 
-SEARCH_SECONDS = 2.0  #: for all searches on one copy
+SEARCH_SECONDS = 2.0  #: for all searches on one copy, after it was read who may be evicted
 RENEW_SECONDS = 300.0  #: after which a report on stranded resources is out of date, if anything has changed
 AT_ONCE = 100  #: nodes that are copied before the loop does something else
 MAX_MOVES = 20
@@ -142,23 +142,29 @@ class MoveSearches:
 
 
 def _start_budget(seconds: float) -> Callable[[], bool]:
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() > end
+    """Return a function that says whether so many seconds are over since its first call."""
+    end: float | None = None
+
+    def is_over() -> bool:
+        nonlocal end
+        now = time.monotonic()
+        end = now + seconds if end is None else end
+        return now > end
+
+    return is_over
 
 
 def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport:
     gains = []
-    shapes = list(choose_shapes(facts.pods))
+    shapes, known = list(choose_shapes(facts.pods)), set(view.cluster.hosts)
+    # Without preemption, what may be done with a pod does not depend on the pod that needs room.
+    pods = {each.pod.uid: each for each in facts.running(view, EvictionRules(), priority=0) if each.host in known}
     for pod in shapes:
         read = known_pod(pod).pod
-        result = defragment_for(
-            view,
-            facts,
-            (read, pod.spec),
-            rules=EvictionRules(),
-            max_moves=MAX_MOVES,
-            should_stop=_start_budget(SEARCH_SECONDS / len(shapes)),
-        )
+        stop = _start_budget(SEARCH_SECONDS / len(shapes))
+        rules = MoveRules(pods=pods, budgets=facts.budgets, max_moves=MAX_MOVES, should_stop=stop)
+        (pending,) = pending_pods(view, [(read, pod.spec)])
+        result = view.cluster.planner(rules, [read]).defragment(pending)
         gains.append(ShapeGain(read, not pod.spec.node_name, result))
     return MoveReport(tuple(gains), facts.notes, now)
 

@@ -103,8 +103,8 @@ def group_pods(
         try:
             owner = None if apart else find_owner(pod)
             creator = (owner.kind, owner.name, owner.uid) if owner else pod.metadata.uid
-            key = (pod_state(pod), pod.status.reason, pod.metadata.namespace, creator)
-            groups.setdefault(key, []).append((_age(pod), pod))
+            key, aged = (pod_state(pod), pod.status.reason, pod.metadata.namespace, creator), (_age(pod), pod)
+            groups.setdefault(key, []).append(aged)
         except Exception as error:  # noqa: BLE001 - whatever one pod raises, the others are shown
             summaries.append((-1, ("", pod.metadata.name), failed(pod, error)))
     for group in groups.values():

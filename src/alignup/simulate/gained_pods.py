@@ -13,7 +13,7 @@ MAX_TRIES = 200_000  #: sets of pods; a limit in seconds would make results diff
 
 def count_gained_pods(peak: PeakState, shape: Pod, submissions: Iterable[PodSubmission]) -> dict[str, int]:
     """Return how many pods like *shape* fit after 0, 1, 5 … moves; every pod without claims may move."""
-    running = {each.pod.uid: each for each in peak.running(submissions)}
+    running = {run.pod.uid: run for run in peak.running(submissions)}
     tries = 0
 
     def should_stop() -> bool:

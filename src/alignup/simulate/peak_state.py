@@ -35,11 +35,11 @@ class PeakState:
 
     def running(self, submissions: Iterable[PodSubmission]) -> Iterator[RunningPod]:
         """Yield the pods that run; each is created again after its eviction, and may move unless it has claims."""
-        known = {submission.pod.uid: submission for submission in submissions}
+        by_uid = {submission.pod.uid: submission for submission in submissions}
         names: dict[Hashable, frozenset[str]] = {}  #: hosts by selector
         for host, ledger in zip(self.hosts, self.ledgers, strict=True):
             for uid, admitted in ledger.pods.items():
-                submission = known.get(uid.partition("\0")[0])  # one that was created again has a number after it
+                submission = by_uid.get(uid.partition("\0")[0])  # one that was created again has a number after it
                 yield RunningPod(
                     pod=admitted.pod,
                     host=host.name,

@@ -26,14 +26,6 @@ from alignup.align.errors import StoreError, StoreProblem
 from alignup.picture.text_format import pluralize
 
 NAME = "alignup.sqlite"
-#: Files in which earlier versions kept their state.
-EARLIER_FILES = (
-    "checkpoint.json",
-    "checkpoint.json.previous",
-    "checkpoint.journal",
-    "checkpoint.journal.previous",
-    "history.sqlite",
-)
 MAX_SET_ASIDE = 8  #: files of one name; with more of them, something is wrong with the disk
 LOCK_SECONDS = 0.25  #: to wait for another process that writes: admissions are waiting
 MAX_LOG_PAGES = 3_000  #: in the log, before a transaction has to wait until it is moved; an idle agent moves it sooner
@@ -222,12 +214,7 @@ class Database:
         return value
 
     def _check_files(self) -> None:
-        """Raise an error for files of earlier versions, of other users, and for a log without its database."""
-        if earlier := [name for name in EARLIER_FILES if os.path.lexists(self.path.with_name(name))]:
-            message = f"it has state of an earlier version, which this version does not read: {', '.join(earlier)}"
-            remedy = "move these files elsewhere to start empty: what its pods hold is then free"
-            advice = f"release its pods with the version that wrote it, or {remedy}"
-            raise StoreError(message, where=str(self.path.parent), advice=advice, kind=StoreProblem.UNUSABLE)
+        """Raise an error for files of other users, and for a log without its database."""
         try:
             for path in self._paths():
                 status = path.lstat()
@@ -312,13 +299,12 @@ class Database:
         self._counter = -1
 
     def set_aside(self) -> tuple[str, ...]:
-        """Rename the database, or the files of an earlier version, to unused names; return these names.
+        """Rename the database and its log to unused names; return these names.
 
         Each file has both names for a moment: a power failure loses neither.
         """
         self.close()
-        earlier = [path for name in EARLIER_FILES if os.path.lexists(path := self.path.with_name(name))]
-        paths = earlier or [path for path in (self.path, self._log) if os.path.lexists(path)]
+        paths = [path for path in (self.path, self._log) if os.path.lexists(path)]
         try:
             numbers = range(1, MAX_SET_ASIDE + 1)
             unused = (number for number in numbers if not any(os.path.lexists(_aside(path, number)) for path in paths))
@@ -329,7 +315,7 @@ class Database:
             for path in paths:
                 os.link(path, _aside(path, number), follow_symlinks=False)
             atomic_files.sync_directory(self.path.parent)
-            for path in earlier or self._paths():  # the index of the log and the counter are not worth keeping
+            for path in self._paths():  # the index of the log and the counter are not worth keeping
                 path.unlink()
             atomic_files.sync_directory(self.path.parent)
         except OSError as error:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alignup.align.decision import Outcome
 from alignup.align.errors import ParseError, StateError
 from alignup.documents import codec
 from alignup.documents.decisions import DecisionDocument
@@ -157,8 +156,7 @@ def _stored(row: tuple[Any, Any, Any, Any]) -> StoredDecision | None:
         return None
     if not isinstance(document, dict) or not isinstance(time, int | float):
         return None
-    outcome = Outcome.REJECTED.value if outcome == "refused" else str(outcome)  # as earlier versions wrote
-    return StoredDecision(id=id_, time=time, outcome=outcome, document=document)
+    return StoredDecision(id=id_, time=time, outcome=str(outcome), document=document)
 
 
 def _clamp(number: int | None) -> int | None:

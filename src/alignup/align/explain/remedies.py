@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import combinations, combinations_with_replacement, islice, pairwise, product
+from itertools import combinations, combinations_with_replacement, pairwise, product
 from typing import NamedTuple
 
 from alignup.align import bits
@@ -461,24 +461,19 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
     search = EvictionSearch(units, propose, what_if.shortage, max_equivalent=MAX_EQUIVALENT)
     # If evicting all is not enough, fewer hardly ever are: admission is nearly monotone.
     all_suffice = search.prove(units) is not None
-    for size in range(1, min(MAX_EVICTED, len(units)) + 1):
-        sets = search.sets(size)
-        try:
-            tried = sets if all_suffice else islice(sets, MAX_EQUIVALENT)
-            smallest = next((proposal for changes in tried if (proposal := search.prove(changes))), None)
-        except SearchTimeoutError:
-            what_if.note_unsearched(f"Time ran out before all evictions of {size} pod{'s' * (size > 1)} were tried.")
-            return
-        if smallest:
-            yield _with_alternatives(what_if, smallest, search.groups)
-            return
-        if size in search.limited:
-            what_if.note_unsearched(f"Not all evictions of {size} equivalent pods were tried.")
-        if not all_suffice and next(sets, None):
-            sentence = "The pod is rejected even without all running pods, so not all evictions were tried."
-            what_if.note_unsearched(sentence)
-            return
-    if len(units) > MAX_EVICTED and all_suffice:
+    tries = None if all_suffice else MAX_EQUIVALENT
+    smallest = search.smallest(min(MAX_EVICTED, len(units)), most=1, tries=tries)
+    size, ended = smallest.size, smallest.timed_out or bool(smallest.sufficient)
+    for limited in sorted(search.limited):
+        if limited < size or not ended:
+            what_if.note_unsearched(f"Not all evictions of {limited} equivalent pods were tried.")
+    if smallest.timed_out:
+        what_if.note_unsearched(f"Time ran out before all evictions of {size} pod{'s' * (size > 1)} were tried.")
+    elif smallest.left_out:
+        what_if.note_unsearched("The pod is rejected even without all running pods, so not all evictions were tried.")
+    for _, proposal in smallest.sufficient:
+        yield _with_alternatives(what_if, proposal, search.groups)
+    if len(units) > MAX_EVICTED and all_suffice and not ended:
         what_if.note_unsearched(f"Evictions of more than {MAX_EVICTED} pods were not tried.")
 
 

@@ -235,7 +235,7 @@ def _claim_problems(field: str, resources: Resources, claims: tuple[PodClaim, ..
             for problem in names.label_problems(request):
                 yield _invalid(f"{path}.request", request, problem)
         used.add(claim)
-        if all(name != known.name for known in claims):
+        if all(name != pod_claim.name for pod_claim in claims):
             yield Problem(path, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
 
 

@@ -13,12 +13,11 @@ from itertools import count, islice
 
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.host_record import HostRecord
 from alignup.placement.moves import MovePlan, MoveRules, PendingPod, RunningPod, lack
 from alignup.placement.pod_demands import needs_exact_host
 from alignup.placement.pod_shape import build_shape, is_large, needs_alignment
 from alignup.placement.scheduling.facts import ClusterFacts, NodeVictims, PodFacts
-from alignup.placement.victims import DisruptionBudget, count_violations
+from alignup.placement.victims import DisruptionBudget, admits_without, count_violations
 
 MAX_SEARCHED = 32  #: nodes on which victims are searched for, to say whether evicting pods may help
 GANG_TRIES = 2000  #: sets of pods that are decided on for one gang
@@ -157,7 +156,7 @@ class Preemption:
             return proposed or None
         if record is None:
             return None
-        if proposed and _admits_without(record, pod, proposed):
+        if proposed and admits_without(record, pod, proposed):
             return proposed
         if is_large(pod):  # each of thousands of sets would be a decision
             return None
@@ -165,13 +164,6 @@ class Preemption:
         for violate in (False, True) if budgets else (True,):  # sets that respect all disruption budgets first
             for victims in self._cluster.victims(pod, node, budgets=budgets, allow_violations=violate).sets:
                 together = tuple(dict.fromkeys([*proposed, *victims.pods]))
-                if victims.pods and present >= set(victims.pods) and _admits_without(record, pod, together):
+                if victims.pods and present >= set(victims.pods) and admits_without(record, pod, together):
                     return together
         return None
-
-
-def _admits_without(record: HostRecord, pod: Pod, uids: Collection[str]) -> bool:
-    """Return whether the host admits *pod* in every possible state once these pods have ended."""
-    asked, model = build_shape(pod).pod, record.model
-    without = [model.without(ledger, uids) for ledger in record.states().ledgers]
-    return bool(without) and all(model.admit(ledger, asked) for ledger in without)
