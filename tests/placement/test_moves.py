@@ -13,7 +13,7 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PendingPod, RunningPod
 from alignup.placement.victims import DisruptionBudget
-from tests.align.hosts import make_host, make_pod
+from tests.align.hosts import after, make_host, make_pod
 from tests.effort import examples
 from tests.placement.clusters import cluster_of, host_with, important
 
@@ -35,6 +35,19 @@ def plan_for(hosts: dict[str, Host], *pods: Pod, **rules: Any) -> MovePlan:
 
 def told(plan: MovePlan) -> list[str]:
     return [f"{'evict' if step.evicts else 'place'} {step.pod.uid} {step.host}" for step in plan.steps]
+
+
+@pytest.mark.parametrize("tries", range(40))
+def test_a_gang_whose_time_runs_out_at_any_moment_has_a_plan_or_none(tries):
+    hosts = {
+        "a": host_with(make_pod("x", cpu="3"), make_pod("y", cpu="2")),
+        "b": host_with(make_pod("z", cpu="3"), make_pod("w", cpu="2")),
+        "c": host_with(make_pod("v", cpu="3")),
+    }
+
+    plan = plan_for(hosts, make_pod("new", cpu="4"), make_pod("other", cpu="4"), should_stop=after(tries))
+
+    assert plan.feasible or "not everything was tried within the budget" in plan.problem
 
 
 def test_a_pod_that_fits_needs_no_move():

@@ -250,12 +250,12 @@ class Planner:
         """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""
         self._limited = False
         self._never_admitting.clear()
-        for host, after in self._targets(room.hosts, waiting):
-            step = PlanStep(waiting.pod, host, _UNDECIDED)
-            return _Room({**room.hosts, host: after}, (*room.steps, step), room.evicted), 0
         best: _Room | None = None
         count = 0
         try:
+            for host, after in self._targets(room.hosts, waiting):
+                step = PlanStep(waiting.pod, host, _UNDECIDED)
+                return _Room({**room.hosts, host: after}, (*room.steps, step), room.evicted), 0
             best = self._quick_room(room, waiting) or self._quick_room(room, waiting, depth=QUICK_DEPTH)
             if best is not None and self._rules.first:
                 return best, 1

@@ -17,9 +17,11 @@ from alignup.placement.scheduling.plan_room import PlanRoom
 from alignup.placement.scheduling.plan_steps import ActiveStep, EvictionOutcome, PlanPhase, StepPhase, execution_order
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from alignup.placement.scheduling.snapshot import take_snapshot
+from alignup.placement.steered import with_markers
 from tests.align.hosts import make_pod
 from tests.effort import examples
 from tests.placement.clusters import host_with
+from tests.placement.scheduling.model_api import WIDE, marked_host
 from tests.placement.scheduling.plan_machine import PLAN, PlanMachine, admit, evict, move
 
 DONE, STARTED, WAITING, SKIPPED = StepPhase.DONE, StepPhase.STARTED, StepPhase.WAITING, StepPhase.SKIPPED
@@ -446,3 +448,20 @@ def test_whatever_a_plan_raises_others_get_their_places(machine, monkeypatch, pa
 
     machine.handle(events.LeadershipBegan())
     assert machine.schedule(machine.come(make_pod("later", cpu="1"))) in {"a", "b"}
+
+
+# Steering
+
+
+def test_a_stranger_is_not_steered_to_the_room_of_the_plan():
+    """``new`` needs all of NUMA node 1; one CPU of node 0 is reserved."""
+    machine = PlanMachine({"a": marked_host(WIDE, 2)})
+    machine.come(make_pod("new", cpu="4"))
+    machine.activate(admit("new", "a"), paused=True)
+    stranger = with_markers(make_pod("s", cpu="1"))
+    assert stranger
+    assert machine.state.assumptions.assume(stranger, "a").admits
+
+    assert machine.state.kept_nodes.keeps_off("a", stranger, 0b10)
+    assert not machine.state.kept_nodes.keeps_off("a", stranger, 0b01)
+    assert not machine.state.kept_nodes.keeps_off("a", replace(stranger, priority=1), 0b10)
