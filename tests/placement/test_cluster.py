@@ -511,7 +511,8 @@ class TestEndingPods:
         assert cluster.feasible(make_pod("new", cpu="4"))["a"].admits
 
     def test_only_a_limited_number_of_ended_pods_is_remembered(self, monkeypatch):
-        monkeypatch.setattr(clusters, "MAX_ENDED", 1)
+        monkeypatch.setattr(clusters, "MIN_ENDED", 1)
+        monkeypatch.setattr(clusters, "ENDED_PER_HOST", 1)
         cluster = cluster_of(a=make_host())
         for uid in ("x", "y"):
             cluster.observe(make_pod(uid), "a", PodStage.ENDED)
@@ -520,6 +521,18 @@ class TestEndingPods:
 
         assert kinds(cluster, make_pod("new", cpu="4"))["a"] is VerdictKind.REJECTS
         assert kinds(cluster, make_pod("new", cpu="3"))["a"] is VerdictKind.ADMITS
+
+    def test_a_terminating_pod_is_remembered_whatever_ends_meanwhile(self, monkeypatch):
+        monkeypatch.setattr(clusters, "MIN_ENDED", 1)
+        monkeypatch.setattr(clusters, "ENDED_PER_HOST", 1)
+        cluster = cluster_of(a=make_host())
+        cluster.observe(make_pod("terminating", cpu="4"), "a", PodStage.TERMINATING)
+        for uid in ("x", "y"):
+            cluster.observe(make_pod(uid), "a", PodStage.ENDED)
+
+        cluster.confirm(report("a", host_with(make_pod("terminating", cpu="4")), 2))
+
+        assert cluster.feasible(make_pod("new", cpu="4"))["a"].reason == texts.WAITS_FOR_TERMINATION
 
     def test_a_pod_placed_while_an_ended_one_was_there_stays_where_it_is(self):
         cluster = Cluster(max_unconfirmed=None)

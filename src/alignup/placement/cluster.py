@@ -13,7 +13,7 @@ number of hosts that changed, not on the number of hosts.
 """
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -40,7 +40,8 @@ MAX_SHAPES = 64  #: pod shapes with kept verdicts
 SPARE_MODELS = 64  #: models of hosts that are kept although no host is of this kind any more
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
 MAX_REJECTED = 4096  #: rejected pods whose causes are remembered
-MAX_ENDED = 100_000  #: ended pods that are remembered, because a late report may still contain them
+#: Ended pods that are remembered, because a late report may still contain them.
+MIN_ENDED, ENDED_PER_HOST = 2_000, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class Cluster:
         self._early: dict[str, dict[str, Pod]] = {}  #: observed bindings to hosts without a report
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._possible_hosts: dict[str, set[str]] = {}  #: uid → hosts, for pods that were assumed on several
-        self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
+        self._stages: dict[str, PodStage] = {}  #: of terminating and ended pods
+        self._ended: deque[str] = deque()  #: uids, in this order
         self._rejections: list[RejectedPrediction] = []
         self._foreign_rejections: list[tuple[str, str]] = []
         self.rejected: OrderedDict[str, RejectedPrediction] = OrderedDict()  #: the last ones, by uid
@@ -487,8 +489,10 @@ class Cluster:
 
     def _remember(self, uid: str, stage: PodStage) -> None:
         self._stages[uid] = stage
-        while len(self._stages) > MAX_ENDED:
-            self._stages.popitem(last=False)
+        if stage is PodStage.ENDED:
+            self._ended.append(uid)
+            while len(self._ended) > max(MIN_ENDED, ENDED_PER_HOST * len(self._records)):
+                self._stages.pop(self._ended.popleft(), None)
 
     def _unobserved(self, report: HostReport, record: HostRecord | None) -> list[str]:
         """Return the pods of *report* whose binding was not observed, and that the report before does not contain."""

@@ -441,6 +441,7 @@ class Model:
         promise = self.promises.get(node)
         if promise is None:
             return
+        promise.before |= host.ledger.pods.keys() & self.given_up  # they are bound late
         for pod in shell.state.assumptions.on(node):
             each = self.api.pods.get(pod.uid)
             first = each is None or each.order <= promise.order or bool(each.released_to)
