@@ -724,7 +724,7 @@ async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
     assert not live.claim_fit(asked[0], "gone-7").reason
     assert live.verdict(asked[0], "gone-7").reason == "no such node"
 
-    bounded = [live.cluster._stages, live._decoded, live.pods._trim.__self__]  # noqa: SLF001
+    bounded = [live.cluster._stages, live.cluster._ended, live._decoded, live.pods._trim.__self__]  # noqa: SLF001
     assert live.cluster.hosts == ("a", "b")
     assert [way for way, text in kept_texts(live, without=bounded) if "gone-" in text] == []
 
