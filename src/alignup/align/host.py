@@ -126,14 +126,7 @@ class Host(Pictured):
                 kubelet_faults=settings.kubelet_faults,
             )
         with _errors_of("memory"):
-            policy = MemoryPolicy(settings.memory_policy)
-            reserved: Mapping[int, Mapping[str, int]] = {}
-            if policy is MemoryPolicy.STATIC:
-                reserved = reserved_memory.reserved_by_node(
-                    settings.reserved_memory, settings.reservation, nodes=view.nodes
-                )
-        memory_settings = MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults)
-        self.memory = MemoryProvider(memory_settings, view.nodes, reserved)
+            self.memory = _create_memory(settings, view)
         self.others = tuple(others)
         self.providers: tuple[Provider[Any], ...] = (self.devices, self.cpus, self.memory, *self.others)
         names = [provider.name for provider in self.providers]
@@ -385,6 +378,15 @@ def _errors_of(manager: str) -> Iterator[None]:
     except SettingsError as error:
         error.manager = manager
         raise
+
+
+def _create_memory(settings: Settings, view: KubeletView) -> MemoryProvider:
+    policy = MemoryPolicy(settings.memory_policy)
+    reserved: Mapping[int, Mapping[str, int]] = {}
+    if policy is MemoryPolicy.STATIC:
+        reserved = reserved_memory.reserved_by_node(settings.reserved_memory, settings.reservation, nodes=view.nodes)
+    memory_settings = MemorySettings.of_gates(policy, settings.gates, kubelet_faults=settings.kubelet_faults)
+    return MemoryProvider(memory_settings, view.nodes, reserved)
 
 
 def _type_error(machine: object, settings: object) -> TypeError:
