@@ -312,3 +312,21 @@ def test_a_pod_is_not_steered_to_where_it_delays_the_one_that_its_node_is_kept_f
 
     assert [each.nodes for each in done if isinstance(each, WriteSteering)] == ([numa_nodes] if numa_nodes else [])
     assert machine.state.kept_nodes.names == {NODE}
+
+
+def test_a_release_is_not_given_up_while_its_pod_is_being_bound():
+    """Else others would be promised what the pod gets; its scheduler asks this process, which also placed it."""
+    machine = Machine({NODE: host()}, gate=GateOptions(unbound=10.0))
+    facts = machine.wait(pod("p", cpu="1"))
+    machine.place_next()
+    machine.handle(events.ReleaseWritten("p"))
+    released = machine.see(facts, state=WaitState.OTHER, released_to=(NODE,))
+    machine.handle(events.BindingAsked(1, released, NODE))
+
+    machine.pass_time(11.0)
+
+    assert machine.gate.state_of("p") is GatedPodState.RELEASED
+    assert "p" in machine.state.assumptions
+    machine.handle(events.BindingFailed(1, "no"))
+    machine.pass_time(1.0)
+    assert machine.gate.state_of("p") is not GatedPodState.RELEASED

@@ -101,8 +101,10 @@ class Gate:
         *,
         turn: Turn,
         options: GateOptions,
+        is_binding: Callable[[str], object],
     ) -> None:
         self.options = options
+        self._is_binding = is_binding  #: whether this process is about to bind a pod
         self._cluster = cluster
         self._facts = facts
         self._assumptions = assumptions
@@ -636,7 +638,7 @@ class Gate:
         for release in releases:
             current = self._pods.get(release.uid, release.facts)
             outcome = self.releases.failure(release, current, now=now, node_exists=self._exists(release))
-            if outcome is not None:
+            if outcome is not None and not self._is_binding(release.uid):
                 with self._isolated("release", current):
                     self._give_up(release, current, outcome)
         for uid in [uid for uid, at in self._refused.items() if at <= now]:

@@ -169,7 +169,7 @@ class SchedulingState:
     def build_gate(self, options: GateOptions) -> Gate:
         """Return a gate that knows of no pod."""
         parts = (self.cluster, self._facts, self.assumptions, self.kept_nodes, self.steering)
-        return Gate(*parts, turn=self._turn, options=options)
+        return Gate(*parts, turn=self._turn, options=options, is_binding=self.bindings.step_of)
 
     def open_gate(self, options: GateOptions) -> Gate:
         """Place the pods behind the gate as well, until the leadership ends."""
