@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator
 
 from alignup.align.errors import AlignError
-from alignup.align.reason_codes import NO_NODE
+from alignup.align.reason_codes import GANG_INCOMPLETE, NO_NODE
 from alignup.placement.cluster import Cluster
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import GatedClaims
-from alignup.placement.scheduling.facts import ClusterFacts, PodFacts
+from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts
 from alignup.placement.scheduling.gang_placement import FULL
 from alignup.placement.scheduling.instructions import WriteEvent
 from alignup.placement.scheduling.kept_nodes import KeptNodes
@@ -54,6 +54,13 @@ class BlockedExplanations:
         else:
             reasons, message = pod_class.explained
             self._turn.emit(WriteEvent(uid, NO_NODE, message, reasons))
+
+    def explain_missing(self, key: GroupKey, present: int, ready: Collection[str]) -> None:
+        """Say of *ready* pods that their gang is incomplete; *present*: its pods behind the gate, or released."""
+        minimum = self._facts.gang(key).minimum
+        message = f"gang {key}: {present} of {minimum} pods are behind the gate or released"
+        for uid in ready if present < minimum else ():
+            self._turn.emit(WriteEvent(uid, GANG_INCOMPLETE, message))
 
     def next_class(self) -> PodClass | None:
         """Return a blocked class that is to be explained now."""

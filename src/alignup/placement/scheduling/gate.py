@@ -671,18 +671,12 @@ class Gate:
         now = self._turn.now
         for key in [key for key, due in self.incomplete.items() if due <= now]:
             self.incomplete[key] = float("inf")
-            self._explain_missing(key)
+            ready = self._ready.get(key, {})
+            self._explanations.explain_missing(key, self._count_placed(self._facts.gang(key)) + len(ready), ready)
         pod_class = self._explanations.next_class()
         if pod_class is not None:
             with self._isolated("explain", self.queue.of_kind(pod_class)[0]):
                 self._explanations.explain(pod_class)
-
-    def _explain_missing(self, key: GroupKey) -> None:
-        gang, ready = self._facts.gang(key), self._ready.get(key, {})
-        here = self._count_placed(gang) + len(ready)
-        message = f"gang {key}: {here} of {gang.minimum} pods are behind the gate or released"
-        for uid in ready if here < gang.minimum else ():
-            self._turn.emit(WriteEvent(uid, reason_codes.GANG_INCOMPLETE, message))
 
     def next_check(self) -> float | None:
         """Return the seconds after which something must be checked although nothing has happened."""
