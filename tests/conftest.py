@@ -158,9 +158,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = scaling
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Limit the teardown of a test that has failed, too: pytest has dropped its limit by now."""
+    if isinstance(node, pytest.Item):
+        start_limit(node)
+
+
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    start_limit(item)
     statistics = getattr(item, "hypothesis_statistics", "")
     did("examples", sum(int(count) for count in re.findall(r"(\d+) passing,", statistics)))
 
