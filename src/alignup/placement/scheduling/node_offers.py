@@ -87,10 +87,10 @@ class NodeOffers:
 
     def _answer(self, event: NodesAsked) -> AnswerNodes:
         pod, names = event.facts.pod, event.nodes
-        kept = self._refusals(pod)
         if waits := self._claims.waits(pod):
             return AnswerNodes(unresolvable=dict.fromkeys(names, waits))
         place = self._gangs.place(event.facts, names)
+        kept = self._refusals(pod)  # also because of the places that others of its gang have now
         if place is not None:
             others = self._without_report(names) if place.unfit else []  # gangs are not decided there
             if others and (chosen := self._best(event, others, kept)):
