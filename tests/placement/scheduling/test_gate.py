@@ -6,6 +6,7 @@ from alignup.align.settings import Policy
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
 from alignup.placement.scheduling.failed_events import FIRST_RETRY
+from alignup.placement.scheduling.gate import GatedPodState
 from alignup.placement.scheduling.instructions import ReadPod, Report, WriteEvent, WriteRelease
 from alignup.placement.scheduling.options import GateOptions
 from tests.align.hosts import host, pod
@@ -158,4 +159,22 @@ def test_a_node_that_was_unknown_counts_on_pods_that_were_released_to_it_before(
     machine.report("host-a")
 
     assert machine.state.assumptions.nodes["released"] == nodes
+    assert not machine.cluster.verdict(pod("next", cpu="4"), "host-a").admits
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_released_pod_counts_when_another_one_leaves_its_node(machine, deleted):
+    """The process before gave up the first release, and promised its CPUs to the second; this one adopts both."""
+    for uid in ("first", "second"):
+        machine.see(machine.wait(pod(uid, cpu="4")), state=WaitState.OTHER, released_to=("host-a",))
+        machine.pass_time(1.0)
+    assert "second" not in machine.state.assumptions
+
+    if deleted:
+        machine.gone("first")
+    else:
+        machine.pass_time(OPTIONS.unbound - 1.5)
+        assert machine.gate.state_of("first") is GatedPodState.GIVEN_UP
+
+    assert machine.state.assumptions.nodes == {"second": ("host-a",)}
     assert not machine.cluster.verdict(pod("next", cpu="4"), "host-a").admits

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align.settings import Policy
+from alignup.align.workload import Pod
 from alignup.align.workload.names import NUMA_ANNOTATION
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
@@ -21,6 +22,7 @@ from tests.align.hosts import host, pod
 from tests.effort import examples
 from tests.placement.scheduling.machine import Machine
 from tests.placement.test_steered import marked, with_marker_devices
+from tests.strategies_pods import container
 
 NODE = "a"
 PATIENCE = 60.0
@@ -241,6 +243,29 @@ def test_pods_of_a_gang_that_a_scheduler_asks_about_do_not_delay_the_holder_toge
 
     assert place is not None
     assert place.problem.startswith("gang default/gang: 1 of 2 pods fit together")
+
+
+def test_a_pod_without_alignment_does_not_delay_the_holder_together_with_its_gang():
+    """The others get places when a scheduler asks about it, so that the holder would not fit beside all of them."""
+    machine = Machine({NODE: full()})
+    machine.wait(pod("holder", cpu="3", memory="1Gi"))
+    machine.pass_time(PATIENCE)
+    for uid in ("full-0", "full-1"):
+        machine.hosts[NODE].release(uid)
+    machine.report(NODE)
+    group = GroupKey("default", "gang", "test")
+    unaligned = Pod(name="unaligned", uid="unaligned", containers=(container("app", {"cpu": "2500m"}),))
+    late = [
+        machine.wait(each, 1, state=WaitState.OTHER, group=group)
+        for each in (pod("aligned", cpu="2", memory="1Gi"), unaligned)
+    ]
+    machine.facts.minimums[group] = 2
+    assert not any(machine.state.keeps_out(NODE, facts.pod) for facts in late)
+
+    done = machine.handle(events.NodesAsked(late[1], (NODE,)))
+
+    assert "aligned" in machine.state.assumptions
+    assert [each.offered for each in done if isinstance(each, AnswerNodes)] == [()]
 
 
 @pytest.mark.parametrize(

@@ -442,6 +442,8 @@ class Model:
         if promise is None:
             return
         promise.before |= host.ledger.pods.keys() & self.given_up  # they are bound late
+        bound = [each for each in self.api.pods.values() if each.host == node]
+        promise.before |= {each.uid for each in bound if each.order <= promise.order}  # some never assumed
         for pod in shell.state.assumptions.on(node):
             each = self.api.pods.get(pod.uid)
             first = each is None or each.order <= promise.order or bool(each.released_to)

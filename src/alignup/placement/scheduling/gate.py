@@ -24,11 +24,7 @@ from alignup.placement.pod_demands import demand_problem
 from alignup.placement.pod_shape import is_large
 from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS, BlockedExplanations
-from alignup.placement.scheduling.claim_rules import (
-    GatedClaims,
-    SettledClaims,
-    claim_preference,
-)
+from alignup.placement.scheduling.claim_rules import GatedClaims, SettledClaims, claim_preference
 from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.scheduling.failed_events import back_off
 from alignup.placement.scheduling.gang_placement import GangChoice, GangPlacement
@@ -267,9 +263,8 @@ class Gate:
 
     # Changes of nodes, claims and groups
 
-    def hosts_changed(self, hosts: Collection[str]) -> None:
-        """Take note of what hosts hold; they may have been unknown when pods were adopted that are released there."""
-        self.queue.nodes_changed(hosts)
+    def count_released(self, hosts: Collection[str]) -> None:
+        """Count on adopted pods where *hosts* did not admit them: these were unknown, or other pods have left them."""
         for uid in sorted(self.releases.uncounted):
             facts = self._pods[uid]
             if not set(hosts).isdisjoint(facts.released_to):

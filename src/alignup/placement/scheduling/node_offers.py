@@ -87,10 +87,10 @@ class NodeOffers:
 
     def _answer(self, event: NodesAsked) -> AnswerNodes:
         pod, names = event.facts.pod, event.nodes
-        kept = self._refusals(pod)
         if waits := self._claims.waits(pod):
             return AnswerNodes(unresolvable=dict.fromkeys(names, waits))
         place = self._gangs.place(event.facts, names)
+        kept = self._refusals(pod)  # also because of the places that others of its gang have now
         if place is not None:
             others = self._without_report(names) if place.unfit else []  # gangs are not decided there
             if others and (chosen := self._best(event, others, kept)):
@@ -110,22 +110,25 @@ class NodeOffers:
             if place.host:
                 return AnswerNodes((place.host,))
         if not needs_alignment(pod) and not restricts_claims(pod):
-            return self._answer_unaligned(pod, names, kept)
+            return self._answer_unaligned(event.facts, names, kept)
         if chosen := self._best(event, names, kept):
             self.forget(pod.uid)
             self._offered |= dict.fromkeys(chosen, (pod.uid, self._turn.now + OFFER_SECONDS))
             return AnswerNodes(tuple(chosen))
         return self._refuse(event.facts, names, kept)
 
-    def _answer_unaligned(self, pod: Pod, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
+    def _answer_unaligned(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
         """Offer all nodes to a pod that no kubelet aligns, but those that are kept, or full with pods on their way.
 
         Its scheduler does not know of these.
         """
+        pod = facts.pod
         full = [node for node in self._assumptions.hosts if not self._assumptions.has_room(node, pod)]
         refusals = dict.fromkeys(full, FULL) | dict(kept)
         refused = {node: refusals[node] for node in names if node in refusals} if refusals else {}
         offered = tuple(node for node in names if node not in refused)
+        if not offered:
+            self._wake_ups.refused(facts, names)
         return AnswerNodes(offered, unresolvable=refused, aligned=False)
 
     def _refuse(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:

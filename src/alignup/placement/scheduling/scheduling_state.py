@@ -238,6 +238,8 @@ class SchedulingState:
                 self.wake_ups.await_room(uid, nodes)
             case ChangeGang(key):
                 self.bindings.gang_changed(key)
+            case ChangeHosts(hosts, taken=False) if self.gate:
+                self.gate.count_released(hosts)
 
     def next_check(self) -> float | None:
         """Return the seconds after which ``TimePassed`` is needed for bindings, although nothing has happened."""
@@ -437,7 +439,7 @@ class SchedulingState:
         self.gangs.hosts_changed()
         self.wake_ups.hosts_changed(hosts)
         if self.gate:
-            self.gate.hosts_changed(hosts)
+            self.gate.queue.nodes_changed(hosts)
 
     def _plan_changed(self, nodes: Collection[str]) -> None:
         """Take note that the active plan lets pods have *nodes* that did not get them before."""

@@ -1,0 +1,27 @@
+"""Pods that were refused to their schedulers, and are woken when there is room."""
+
+from alignup.align.workload import Pod
+from alignup.placement.scheduling import events
+from alignup.placement.scheduling.facts import WaitState
+from alignup.placement.scheduling.instructions import AnswerNodes, WakePod
+from tests.align.hosts import host, pod
+from tests.placement.scheduling.machine import Machine
+from tests.strategies_pods import container
+
+NODE = "host-a"
+
+
+def test_a_pod_that_no_kubelet_aligns_is_woken_when_a_pod_on_its_way_does_not_come():
+    """Its scheduler saw room by the Node object all the time, so nothing else makes it try again."""
+    machine = Machine({NODE: host()})
+    coming = machine.wait(pod("coming", cpu="4"), state=WaitState.OTHER)
+    machine.handle(events.BindingAsked(1, coming, NODE))
+    unaligned = Pod(name="unaligned", uid="unaligned", containers=(container("app", {"cpu": "3500m"}),))
+    facts = machine.wait(unaligned, 1, state=WaitState.UNSCHEDULABLE)
+    (refused,) = machine.handle(events.NodesAsked(facts, (NODE,)))
+    assert isinstance(refused, AnswerNodes)
+    assert not refused.offered
+
+    machine.handle(events.BindingFailed(1, "no"))
+
+    assert machine.handle(events.WakeNext()) == [WakePod("unaligned", "default", "unaligned", NODE)]
