@@ -22,7 +22,7 @@ from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
 from tests.short_paths import make_long_root, short_directory
 from tests.time_limits import save_stderr, start_limit
-from tests.virtual_clock import VIRTUAL_CLOCK
+from tests.virtual_clock import PROCESSES, VIRTUAL_CLOCK
 
 settings.register_profile(
     "alignup",
@@ -156,6 +156,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         key=lambda item: item.get_closest_marker("soak") is None
     )  # the longest first: no worker waits for them
     items[:] = scaling
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    PROCESSES.started = False
 
 
 @pytest.hookimpl(trylast=True)

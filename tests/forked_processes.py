@@ -6,6 +6,8 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from tests.virtual_clock import PROCESSES
+
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(
     [
@@ -38,6 +40,7 @@ def forked(target: Callable[..., None], *arguments: Any, daemon: bool = True) ->
     """Run *target* in a new process that has our modules loaded."""
     process = _FORKING.Process(target=_begin, args=(target, *arguments), daemon=daemon)
     process.start()
+    PROCESSES.started = True  # by the server, which the virtual clock does not see
     return process
 
 

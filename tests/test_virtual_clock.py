@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import sys
 
 import pytest
 
@@ -39,3 +40,11 @@ async def test_no_time_is_skipped_while_a_thread_works():
     async with asyncio.timeout(3600.0):
         digest = await asyncio.to_thread(hashlib.sha256, bytes(1 << 26))  # without Python's lock
     assert digest.hexdigest().startswith("3b6a07d0")
+
+
+async def test_no_time_is_skipped_while_a_process_works():
+    program = "import sys, time; time.sleep(0.2); sys.stdout.write('done')"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+
+    async with asyncio.timeout(3600.0):
+        assert (await process.communicate())[0] == b"done"

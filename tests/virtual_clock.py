@@ -3,10 +3,13 @@
 Servers and clients of a test share its loop and talk over loopback, so what one sends the other has at once. When no
 descriptor is ready, no callback is due and no thread of the loop works, only time can change anything: the clock is set
 to the next timer. A wait of a minute costs nothing, and no time passes while a busy machine works.
+
+Nothing tells the loop that another process works. So once a test has started a process, its time is real to its end.
 """
 
 import asyncio
 import selectors
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
@@ -18,6 +21,24 @@ _Arguments = TypeVarTuple("_Arguments")
 GRACE = 0.0005
 
 
+#: Raised by the modules ``subprocess`` and ``os`` when they start a process; see ``sys.addaudithook``.
+STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
+
+
+class ProcessWatch:
+    """Whether the present test has started a process."""
+
+    started = False
+
+    def audit(self, event: str, _arguments: object) -> None:
+        if event in STARTS:
+            self.started = True
+
+
+PROCESSES = ProcessWatch()
+sys.addaudithook(PROCESSES.audit)
+
+
 class _SkippingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +46,7 @@ class _SkippingSelector(selectors.DefaultSelector):
         self.threads = 0  #: that work for the loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout <= 0 or self.threads:
+        if timeout is None or timeout <= 0 or self.threads or PROCESSES.started:
             return super().select(timeout)
         ready = super().select(min(timeout, GRACE))
         if not ready:
