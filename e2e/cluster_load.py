@@ -106,7 +106,8 @@ class LoadedNodes(FakeNodes):
         started, quiet = clock(), 0
         while quiet < 20:  # a release that was on its way is seen after that
             pods = [pod for pod in self.pods if self._concerns(pod, name)]
-            quiet = 0 if pods else quiet + 1
+            # While the API server is away, pods may be bound that are not seen here.
+            quiet = 0 if pods or self._informer.error is not None else quiet + 1
             if clock() > started + STUCK_SECONDS:
                 for pod in pods:
                     if not pod.spec.node_name:
