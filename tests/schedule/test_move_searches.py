@@ -89,7 +89,7 @@ async def proposed(service, clock, nodes, *waiting, seconds=PATIENCE_SECONDS):
     )
     clock[0] += seconds
     await service.proposals.propose_next()
-    return service.proposals.of(waiting[0].uid)
+    return service.proposals.find(waiting[0].uid)
 
 
 async def test_moves_are_proposed_for_a_pod_that_waits_long(crowded, http, nodes, clock):
@@ -130,7 +130,7 @@ async def test_a_proposal_is_for_the_whole_gang(crowded, nodes, clock):
     clock[0] += SEARCH_AGAIN
     await crowded.proposals.propose_next()
 
-    assert "for all 2 pods of its gang" in crowded.proposals.of(gang[0].uid)
+    assert "for all 2 pods of its gang" in crowded.proposals.find(gang[0].uid)
 
 
 async def test_the_same_pod_is_searched_for_again_only_after_a_while(crowded, nodes, clock):

@@ -188,7 +188,7 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    pages = ClusterPages(service.live, service.problems, service.searches, service.proposals.of)
+    pages = ClusterPages(service.live, service.problems, service.searches, service.proposals.find)
     answers = await pages.ask_nodes(WIDE, ApiPodSpec())
     counting.cancel()
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import NamedTuple
 
+from alignup.align import bits
+from alignup.align.bits import NodeSet
 from alignup.align.eviction_search import (
     EvictionCost,
     EvictionSearch,
@@ -78,6 +80,12 @@ class PlanStep:
     @property
     def name(self) -> str:
         return f"{self.pod.namespace}/{self.pod.name}"
+
+    @property
+    def numa_nodes(self) -> NodeSet:
+        """The NUMA nodes that the pod is admitted to; none if it is not aligned."""
+        placements = self.verdict.placements if self.verdict else ()
+        return bits.union(placement.hint.nodes or 0 for placement in placements)
 
 
 @dataclass(frozen=True, slots=True)

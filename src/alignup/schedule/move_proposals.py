@@ -22,7 +22,7 @@ from alignup.schedule.object_events import ObjectEvents
 SEARCH_EVERY = 60.0  #: seconds between searches
 SEARCH_AGAIN = 600.0  #: seconds after which moves are searched for the same pod again
 MAX_NAMED = 3  #: pods in a proposal
-MAX_KNOWN = 1000  #: pods whose proposals are remembered
+MAX_PROPOSALS = 1000  #: pods whose proposals are remembered
 
 _log = structlog.get_logger()
 
@@ -35,11 +35,11 @@ class MoveProposals:
         self._live = live
         self._searches = searches
         self._events = events
-        self._known: dict[str, tuple[float, str]] = {}  #: uid → when moves were searched for, and the proposal
+        self._proposals: dict[str, tuple[float, str]] = {}  #: uid → when moves were searched for, and the proposal
 
-    def of(self, uid: str) -> str:
+    def find(self, uid: str) -> str:
         """Return what was proposed for a pod; empty: nothing."""
-        return self._known.get(uid, (0.0, ""))[1]
+        return self._proposals.get(uid, (0.0, ""))[1]
 
     async def run(self) -> None:
         """Search from time to time, until cancelled."""
@@ -52,13 +52,13 @@ class MoveProposals:
         now = self._timing.clock()
         waiting = self._live.scheduling.kept_nodes.overdue(now)
         uids = {facts.uid for facts in waiting}
-        self._known = {uid: entry for uid, entry in self._known.items() if uid in uids}
+        self._proposals = {uid: entry for uid, entry in self._proposals.items() if uid in uids}
         for facts in waiting:
             pod = self._live.find_by_uid(facts.uid)
-            searched, _ = self._known.get(facts.uid, (float("-inf"), ""))
-            if pod is None or now - searched < SEARCH_AGAIN or len(self._known) >= MAX_KNOWN:
+            searched, _ = self._proposals.get(facts.uid, (float("-inf"), ""))
+            if pod is None or now - searched < SEARCH_AGAIN or len(self._proposals) >= MAX_PROPOSALS:
                 continue
-            self._known[facts.uid] = (now, "")
+            self._proposals[facts.uid] = (now, "")
             await self._search(pod, now)
             return
 
@@ -72,7 +72,7 @@ class MoveProposals:
         if planned is None or not planned[0].evictions:
             return
         text = describe_proposal(pod, *planned)
-        self._known[pod.metadata.uid] = (now, text)
+        self._proposals[pod.metadata.uid] = (now, text)
         self._events.note(pod, MOVES_WOULD_HELP, text)
 
 

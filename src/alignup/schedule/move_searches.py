@@ -197,7 +197,7 @@ def describe_step(plan: MovePlan, step: PlanStep) -> str:
         return f"evict {step.name} from {step.host}" + ("" if place else ", without a new place")
     subject = "the replacement of " if step.replacement else ""
     placements = step.verdict.placements if step.verdict else ()
-    nodes = bits.union(placement.hint.nodes or 0 for placement in placements)
+    nodes = step.numa_nodes
     where = f", NUMA node{'s' * (nodes.bit_count() > 1)} {bits.show(nodes)}" if nodes else ""
     given = sentences.describe_allocations(placements)
     return f"{subject}{step.name} goes to {step.host}{where}, decided{given and ': '}{given}"

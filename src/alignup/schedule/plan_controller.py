@@ -458,10 +458,11 @@ def _encode_pod(pod: Pod) -> str:
 
 def _make_status(plan: Plan, progress: PlanProgress, *, now: float) -> PlanStatus:
     """Return the status with this progress; times and what was encoded before stay."""
-    count, before = len(progress.steps), plan.status.steps
-    before = before if len(before) == count else (StepStatus(),) * count
+    count, written = len(progress.steps), plan.status.steps
+    if len(written) != count:
+        written = (StepStatus(),) * count
     steps = []
-    for old, step in zip(before, progress.steps, strict=True):
+    for old, step in zip(written, progress.steps, strict=True):
         evicted = old.evicted_pod or (_encode_pod(step.evicted) if step.evicted is not None else "")
         steps.append(
             StepStatus(
@@ -477,14 +478,15 @@ def _make_status(plan: Plan, progress: PlanProgress, *, now: float) -> PlanStatu
     conditions = []
     for type_, phase in (("Complete", PlanPhase.SUCCEEDED), ("Failed", PlanPhase.FAILED)):
         holds = "True" if progress.phase is phase else "False"
-        known = next((each for each in plan.status.conditions if (each.type, each.status) == (type_, holds)), None)
+        conditions_before = plan.status.conditions
+        unchanged = next((item for item in conditions_before if (item.type, item.status) == (type_, holds)), None)
         conditions.append(
             PlanCondition(
                 type=type_,
                 status=holds,
                 reason=str(progress.phase),
                 message=progress.message if holds == "True" else "",
-                last_transition_time=known.last_transition_time if known else timestamp(now),
+                last_transition_time=unchanged.last_transition_time if unchanged else timestamp(now),
             )
         )
     started = [step for step in progress.steps if step.phase is StepPhase.STARTED and step.message]

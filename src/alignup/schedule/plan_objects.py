@@ -28,14 +28,12 @@ def _planned_step(step: PlanStep) -> PlannedStep:
     pod = PlannedPod(namespace=step.pod.namespace, name=step.pod.name, uid=step.pod.uid)
     if step.evicts:
         return PlannedStep(action=StepAction.EVICT, pod=pod, node=step.host)
-    placements = step.verdict.placements if step.verdict else ()
-    nodes = bits.union(placement.hint.nodes or 0 for placement in placements)
     return PlannedStep(
         action=StepAction.ADMIT,
         pod=pod,
         node=step.host,
         replacement=step.replacement,
-        numa_nodes=bits.show(nodes),
+        numa_nodes=bits.show(step.numa_nodes),
     )
 
 

@@ -272,7 +272,7 @@ class ScheduleService:
         document["state"] = summarize_pod(pod).to_document()
         if text := rejection_text(pod):
             document["rejection"] = {"node": pod.spec.node_name, "reason": text}
-        if proposal := self.proposals.of(pod.metadata.uid):
+        if proposal := self.proposals.find(pod.metadata.uid):
             document["proposal"] = proposal
         if record := self.filter.records.get(pod.metadata.uid):
             document["lastFilter"] = record.document()
@@ -402,7 +402,7 @@ def schedule_app(
 
     server = service.client.access.server
     pages = ClusterPages(
-        service.live, service.problems, service.searches, service.proposals.of, subject=f"cluster at {server}"
+        service.live, service.problems, service.searches, service.proposals.find, subject=f"cluster at {server}"
     )
     routes = [
         *(_verb_route(service, verb, max_body) for verb in VERBS),

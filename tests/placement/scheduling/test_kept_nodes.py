@@ -205,13 +205,19 @@ def test_nodes_are_kept_for_few_pods_and_one_gang():
     assert len(set(holders)) == MAX_HOLDERS
 
 
-def test_pods_of_a_gang_that_delay_the_holder_together_do_not_share_its_node():
-    machine = Machine({NODE: full()}, gate=GateOptions())
+def kept_with_room(**options):
+    """A node that is kept for a pod, and has room for more than that pod by now."""
+    machine = Machine({NODE: full()}, **options)
     machine.wait(pod("holder", cpu="3", memory="1Gi"))
     machine.pass_time(PATIENCE)
     for uid in ("full-0", "full-1"):
         machine.hosts[NODE].release(uid)
     machine.report(NODE)
+    return machine
+
+
+def test_pods_of_a_gang_that_delay_the_holder_together_do_not_share_its_node():
+    machine = kept_with_room(gate=GateOptions())
     group = GroupKey("default", "gang", "test")
     machine.facts.minimums[group] = 2
     late = [machine.wait(pod(f"late-{number}", cpu="2", memory="1Gi"), 1, group=group) for number in range(2)]
@@ -225,12 +231,7 @@ def test_pods_of_a_gang_that_delay_the_holder_together_do_not_share_its_node():
 
 
 def test_pods_of_a_gang_that_a_scheduler_asks_about_do_not_delay_the_holder_together():
-    machine = Machine({NODE: full()})
-    machine.wait(pod("holder", cpu="3", memory="1Gi"))
-    machine.pass_time(PATIENCE)
-    for uid in ("full-0", "full-1"):
-        machine.hosts[NODE].release(uid)
-    machine.report(NODE)
+    machine = kept_with_room()
     group = GroupKey("default", "gang", "test")
     late = [
         machine.wait(pod(f"late-{number}", cpu="2", memory="1Gi"), 1, state=WaitState.OTHER, group=group)
@@ -247,12 +248,7 @@ def test_pods_of_a_gang_that_a_scheduler_asks_about_do_not_delay_the_holder_toge
 
 def test_a_pod_without_alignment_does_not_delay_the_holder_together_with_its_gang():
     """The others get places when a scheduler asks about it, so that the holder would not fit beside all of them."""
-    machine = Machine({NODE: full()})
-    machine.wait(pod("holder", cpu="3", memory="1Gi"))
-    machine.pass_time(PATIENCE)
-    for uid in ("full-0", "full-1"):
-        machine.hosts[NODE].release(uid)
-    machine.report(NODE)
+    machine = kept_with_room()
     group = GroupKey("default", "gang", "test")
     unaligned = Pod(name="unaligned", uid="unaligned", containers=(container("app", {"cpu": "2500m"}),))
     late = [

@@ -33,13 +33,13 @@ class PlanRoom:
         if record is None:
             return True
         state, key = record.states(), (node, tuple(map(shape_key, pods)))
-        known = self._rooms.get(key)
-        if known is None or known[0] is not state:
+        answer = self._rooms.get(key)
+        if answer is None or answer[0] is not state:
             if len(self._rooms) >= MAX_ANSWERS:
                 self._rooms.clear()
             possible = all(self._follow_steps(plan, record, ledger, pods) for ledger in state.ledgers)
-            known = self._rooms[key] = (state, not (possible and state.ledgers))
-        return known[1]
+            answer = self._rooms[key] = (state, not (possible and state.ledgers))
+        return answer[1]
 
     def is_left_by(self, plan: RunningPlan, node: str, pod: Pod, nodes: NodeSet) -> bool:
         """Return whether the remaining steps on *node* are possible after a pod there that is steered to *nodes*."""
