@@ -18,6 +18,7 @@ from alignup.placement.scheduling.kept_nodes import MAX_HOLDERS, ROOM_SECONDS, U
 from alignup.placement.scheduling.known_schedulers import ASKED_SECONDS
 from alignup.placement.scheduling.options import ExtenderOptions, GateOptions
 from alignup.placement.scheduling.reasons import UNKNOWN_SCHEDULER
+from alignup.placement.scheduling.tentative_gangs import GangPlace
 from tests.align.hosts import host, pod
 from tests.effort import examples
 from tests.placement.scheduling.machine import Machine
@@ -205,9 +206,10 @@ def test_nodes_are_kept_for_few_pods_and_one_gang():
     assert len(set(holders)) == MAX_HOLDERS
 
 
-def kept_with_room(**options):
+def kept_with_room(*, others=None, **options):
     """A node that is kept for a pod, and has room for more than that pod by now."""
-    machine = Machine({NODE: full()}, **options)
+    machine = Machine({NODE: full(), **(others or {})}, **options)
+    machine.facts.forbidden["holder"] = set(others or ())
     machine.wait(pod("holder", cpu="3", memory="1Gi"))
     machine.pass_time(PATIENCE)
     for uid in ("full-0", "full-1"):
@@ -244,6 +246,24 @@ def test_pods_of_a_gang_that_a_scheduler_asks_about_do_not_delay_the_holder_toge
 
     assert place is not None
     assert place.problem.startswith("gang default/gang: 1 of 2 pods fit together")
+
+
+def test_pods_of_a_gang_that_have_places_on_a_kept_node_count_once_there():
+    machine = kept_with_room(others={"b": host()})
+    group = GroupKey("default", "gang", "test")
+    late = [
+        machine.wait(pod(f"late-{number}", cpu="1", memory="1Gi"), 1, state=WaitState.OTHER, group=group)
+        for number in range(4)
+    ]
+    for facts in (late[0], *late[2:]):
+        machine.facts.forbidden[facts.uid] = {"b"}
+    gangs, nodes = machine.state.gangs, machine.state.assumptions.nodes
+    assert gangs.place(late[0], (NODE,)) == GangPlace(NODE)
+    assert [nodes[facts.uid] for facts in late] == [(NODE,)] * 4  # with the holder, the node is full
+
+    assert not any(machine.state.keeps_out(NODE, facts.pod) for facts in late)
+    assert gangs.turn(late[1], "b") == ""  # those that were not asked about are decided again
+    assert [nodes[facts.uid] for facts in late] == [(NODE,), ("b",), (NODE,), (NODE,)]
 
 
 def test_a_pod_without_alignment_does_not_delay_the_holder_together_with_its_gang():

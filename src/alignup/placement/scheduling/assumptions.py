@@ -135,6 +135,12 @@ class Assumptions:
             self._changed(given_back, False)  # noqa: FBT003 - see ChangedListener
         return verdicts
 
+    def withdraw(self, pods: Iterable[Pod]) -> None:
+        """Let no node count on *pods* while a gang is decided again; :meth:`assume_gang` must follow."""
+        for pod in pods:
+            self._cluster.forget(pod.uid)
+            self._placed(pod, ())
+
     def _put(self, pod: Pod, nodes: tuple[str, ...]) -> None:
         if self.nodes.get(pod.uid) != nodes:  # else its place in the order stays
             self.stop(pod.uid)

@@ -152,6 +152,9 @@ class KeptNodes:
         kept = self._kept.get(node)
         if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
             return False
+        record = self._cluster.record(node)
+        if record is not None and record.holds(pod.uid):  # this was decided when it got its place
+            return False
         others = [replace(other, uid=f"{SHAPE_UID}-{place}") for place, other in enumerate(after)]
         return self._keeps_out(node, kept, (*others, pod))
 
