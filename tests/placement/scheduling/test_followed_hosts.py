@@ -3,13 +3,22 @@
 import pytest
 
 from alignup.align.settings import Policy
+from alignup.align.workload import Pod
 from alignup.placement.cluster import MAX_REPORTS
 from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.instructions import ChangeHosts, CountPrediction, PredictionOutcome, RefuseReport
+from alignup.placement.scheduling.facts import WaitState
+from alignup.placement.scheduling.instructions import (
+    ChangeHosts,
+    CountPrediction,
+    PredictionOutcome,
+    RefuseReport,
+    WriteBinding,
+)
 from tests.align.hosts import host, pod
 from tests.placement.clusters import report
 from tests.placement.scheduling.machine import Machine
+from tests.strategies_pods import container
 
 SMALL = pod("small", cpu="2")
 
@@ -21,6 +30,10 @@ def machine():
 
 def changed(done):
     return [name for each in done if isinstance(each, ChangeHosts) for name in each.hosts]
+
+
+def written(done):
+    return [each.pod.uid for each in done if isinstance(each, WriteBinding)]
 
 
 def predictions(done):
@@ -85,6 +98,30 @@ def test_a_host_that_is_lost_and_back_counts_on_the_same_pods(machine):
 
     machine.report("host-a")
     assert {binding.uid for binding in machine.cluster.record("host-a").bindings} == {"small", "other"}
+
+
+UNALIGNED = Pod(name="unaligned", uid="unaligned", containers=(container("app", {"cpu": "6"}),))
+
+
+def test_a_pod_bound_to_a_host_whose_state_is_not_known_counts_when_it_is(machine):
+    machine.handle(events.HostLost("host-a"))
+    facts = machine.wait(UNALIGNED, state=WaitState.OTHER)
+    assert written(machine.handle(events.BindingAsked(1, facts, "host-a"))) == ["unaligned"]
+
+    machine.report("host-a")
+
+    assert machine.cluster.record("host-a").holds("unaligned")
+    assert not machine.state.assumptions.verdict(SMALL, "host-a").admits
+
+
+def test_a_pod_that_a_host_rejects_when_its_state_is_known_does_not_count(machine):
+    machine.handle(events.HostLost("host-a"))
+    machine.handle(events.BindingAsked(1, machine.wait(UNALIGNED, state=WaitState.OTHER), "host-a"))
+
+    report_with(machine, SMALL)
+
+    assert "unaligned" not in machine.state.assumptions
+    assert not machine.cluster.record("host-a").holds("unaligned")
 
 
 def test_a_list_of_pods_ends_assumptions_and_pods_that_it_lacks(machine):

@@ -90,6 +90,11 @@ class Assumptions:
                 self._put(pod, (node,))
         return verdict
 
+    def assume_unknown(self, pod: Pod, node: str) -> None:
+        """Count on *pod* on a node whose state is not known, as soon as it is."""
+        with self._all_or_none(pod.uid):
+            self._put(pod, (node,))
+
     def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
         """Count on *pod* on any of *nodes*, and return those that admit it; see :meth:`assume`."""
         if len(nodes) == 1:
@@ -188,9 +193,19 @@ class Assumptions:
         ]
 
     def restore_host(self, name: str) -> None:
-        """Count again on the pods that were assumed on a host before its state was unknown."""
+        """Count again on the pods that were assumed on a host before its state was known."""
         before = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
         self._dropped = {uid: records for uid, records in self._dropped.items() if records}
         if before:
             uids = [uid for uid in before if name in self.nodes[uid]]
             self._cluster.restore(next(iter(before.values())), uids)
+        record = self._cluster.record(name)
+        for pod in self.on(name) if record else ():
+            several = len(self.nodes[pod.uid]) > 1
+            if (
+                record
+                and not record.holds(pod.uid)
+                and not self._cluster.assume(pod, name, or_elsewhere=several).admits
+            ):
+                self.stop(pod.uid)
+                self._placed(pod, ())

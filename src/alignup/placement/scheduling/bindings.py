@@ -219,7 +219,10 @@ class Bindings:
         if not verdict.admits and not accepted and needs_alignment(pod):
             detail = f" ({verdict.detail})" if verdict.detail else ""
             self._end(binding, f"node {node} does not admit the pod any more: {verdict.reason}{detail}")
-        elif _follows_claims(pod) and count_markers(pod) and self._facts.steering_known:
+            return
+        if not verdict.admits and self._cluster.record(node) is None:
+            self._assumptions.assume_unknown(pod, node)
+        if _follows_claims(pod) and count_markers(pod) and self._facts.steering_known:
             self._read_claims(binding)  # the pod may be steered to the devices
         else:
             self._steer(binding)

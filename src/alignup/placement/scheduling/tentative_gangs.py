@@ -380,7 +380,8 @@ class TentativeGangs:
                 self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
             raise
         placed = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
-        fitting = len(members.bound) + len(pods) - len(aligned) + len(placed) + len(uids & beside.keys())
+        settled = sum(facts.uid in beside for facts in aligned)
+        fitting = len(members.bound) + len(pods) - len(aligned) + settled + len(placed)
         enough = fitting >= members.minimum and (asked in placed or asked in beside or asked not in eligible)
         if enough and keep and placed:
             others = _on_nodes_of(placed, beside)
