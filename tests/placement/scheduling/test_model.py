@@ -449,7 +449,8 @@ class Model:
             first = each is None or each.order <= promise.order or bool(each.released_to)
             if first or pod.uid in self.given_up | self.completing:
                 promise.before.add(pod.uid)
-        if promise.uids & shell.state.assumptions.nodes.keys() or self.fits(host, promise):
+        placed = {*shell.state.assumptions.nodes, *(each.uid for each in bound)}
+        if promise.uids & placed or self.fits(host, promise):  # a pod of the gang is there: the node is given back
             return
         record = shell.cluster.record(node)
         ledgers = record.states().ledgers if record else ()

@@ -2,7 +2,7 @@
 
 from alignup.align.workload import Pod
 from alignup.placement.scheduling import events
-from alignup.placement.scheduling.facts import WaitState
+from alignup.placement.scheduling.facts import GroupKey, WaitState
 from alignup.placement.scheduling.instructions import AnswerNodes, WakePod
 from tests.align.hosts import host, pod
 from tests.placement.scheduling.machine import Machine
@@ -25,3 +25,17 @@ def test_a_pod_that_no_kubelet_aligns_is_woken_when_a_pod_on_its_way_does_not_co
     machine.handle(events.BindingFailed(1, "no"))
 
     assert machine.handle(events.WakeNext()) == [WakePod("unaligned", "default", "unaligned", NODE)]
+
+
+def test_a_pod_of_a_gang_that_another_process_refused_is_woken_also_if_no_kubelet_aligns_it():
+    machine = Machine({NODE: host()})
+    machine.state.wake_ups.adopts = True
+    unaligned = Pod(name="unaligned", uid="unaligned", containers=(container("app", {"cpu": "500m"}),))
+    alone = Pod(name="alone", uid="alone", containers=(container("app", {"cpu": "500m"}),))
+
+    machine.wait(unaligned, state=WaitState.UNSCHEDULABLE, group=GroupKey("default", "gang", "test"))
+    machine.wait(alone, state=WaitState.UNSCHEDULABLE)  # nothing but kube-scheduler's own checks can have refused it
+    machine.report(NODE)
+
+    assert machine.handle(events.WakeNext()) == [WakePod("unaligned", "default", "unaligned", NODE)]
+    assert machine.handle(events.WakeNext()) == []

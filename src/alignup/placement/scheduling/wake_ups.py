@@ -89,8 +89,8 @@ class WakeUps:
 
     def seen(self, facts: PodFacts) -> None:
         """Let a pod wait that its scheduler found no node for; perhaps another process refused it."""
-        uid = facts.uid
-        if self.adopts and uid not in self._waiting and uid not in self._adopted and needs_alignment(facts.pod):
+        uid, may_be_refused = facts.uid, facts.group is not None or needs_alignment(facts.pod)
+        if self.adopts and may_be_refused and uid not in self._waiting and uid not in self._adopted:
             self._adopted.add(uid)
             self._put(RefusedPod(facts, None, self._turn.now))
 
