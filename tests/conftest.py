@@ -133,10 +133,15 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Let every second worker import test modules from the last to the first: it loads what the others compiled."""
+    """Let each worker begin with other test modules: it loads what the others have compiled by then.
+
+    Every second worker goes from the last to the first; the others begin at different places.
+    """
     report = yield
-    if WORKER and int(WORKER[1]) % 2 and isinstance(collector, pytest.Directory):
-        report.result.reverse()
+    if WORKER and isinstance(collector, pytest.Directory):
+        modules, number = report.result, int(WORKER[1])
+        start = len(modules) * number // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        report.result = modules[::-1] if number % 2 else [*modules[start:], *modules[:start]]
     return report
 
 

@@ -104,6 +104,9 @@ class WakeUps:
     def forget(self, uid: str) -> None:
         """Forget a pod that waits no longer: it is bound, or gone."""
         self._adopted.discard(uid)
+        self._remove(uid)
+
+    def _remove(self, uid: str) -> None:
         if self._waiting.remove(uid) and not self._waiting:
             self._nodes = ((), frozenset())
 
@@ -186,7 +189,7 @@ class WakeUps:
         for each in (waiting, *others):
             each.woken = self._turn.now
             if each.nodes is None:
-                self._waiting.remove(each.facts.uid)
+                self._remove(each.facts.uid)
             self._turn.emit(WakePod(each.facts.uid, each.facts.namespace, each.pod.name, node))
         return True
 
