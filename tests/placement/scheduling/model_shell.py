@@ -48,6 +48,7 @@ class ModelFacts(PlainFacts):
         super().__init__()
         self._fails = fails
         self.view: dict[str, ModelPod] = {}
+        self.told: set[str] = set()  #: uids of pods that the process was told of; a scheduler may ask about others
         self.allocated: set[str] = set()  #: uids of pods whose claims have devices, as far as it is known
         self.since: dict[str, float] = {}
         self._api = api
@@ -265,6 +266,7 @@ class Shell:
         if ended and known is None:
             return  # an informer tells nothing about an object that it does not know
         self.facts.view[uid] = pod_object
+        self.facts.told.add(uid)
         if not pod_object.host:
             self.follow_unbound(pod_object, gone=ended)
         else:

@@ -330,7 +330,7 @@ class Model:
                 pass
             case _:
                 return
-        if uid not in shell.facts.view and uid not in self.api.pods:
+        if uid in shell.facts.told and uid not in shell.facts.view and uid not in self.api.pods:
             self.fail(f"instruction for a pod that is gone: {each}")
 
     # Gangs

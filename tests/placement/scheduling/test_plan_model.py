@@ -428,7 +428,7 @@ def documented_transitions() -> set[tuple[str, str]]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(rounds(5, soak=200)))
+@pytest.mark.parametrize("number", range(rounds(3, soak=200)))
 def test_plans_are_carried_out_or_end_in_words_whatever_goes_wrong(number, monkeypatch):
     monkeypatch.setattr(tentative_gangs, "KEPT_SECONDS", 40.0)  # less than the time after which all is decided
     model = PlanModel(SEED * 1000 + number)
