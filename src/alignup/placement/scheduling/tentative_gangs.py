@@ -365,10 +365,10 @@ class TentativeGangs:
         aligned = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
         aligned.sort(key=lambda facts: facts.uid != asked)
         moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}
-        self._assumptions.withdraw(binding.pod for binding in moved.values())
         beside = self._assumptions.beside(members, without=moved)
         waiting = [facts.pod for facts in aligned if facts.uid not in beside]
         try:
+            self._assumptions.withdraw(binding.pod for binding in moved.values())
             eligible = self._eligible_nodes(aligned, question, beside)
             answer = self._cluster.feasible_gang(
                 [*(binding.pod for binding in beside.values()), *waiting],
