@@ -80,6 +80,10 @@ def vague_names(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{scope.get_lineno()}: {name} in {scope.get_name()}"
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error", "exception")
+LOG_CALL = re.compile(rf"\.({'|'.join(LOG_LEVELS)})\(")
+
+
 class LogCall(NamedTuple):
     place: str
     fields: set[str | None]
@@ -106,10 +110,8 @@ def read_module(path: Path) -> Module:
         [(f"{name}: {node.name}", lines(node), parameters(node)) for node in functions],
         [
             LogCall(f"{name}:{node.lineno}", {keyword.arg for keyword in node.keywords})
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in {"debug", "info", "warning", "error", "exception"}
+            for node in (ast.walk(tree) if LOG_CALL.search(text) else ())
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOG_LEVELS
         ],
         {
             f"{name}:{node.lineno}": source[node.lineno - 1]
