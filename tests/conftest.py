@@ -6,16 +6,19 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
+from functools import wraps
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from alignup import garbage_collection
+from alignup.web.pages import Pages
 from tests.conformance.harness import OWN_VECTORS, TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
 from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
@@ -41,6 +44,34 @@ os.environ["ALIGNUP_CLAIMS_DIR"] = ""  # tests in other processes must not claim
 
 # With rich installed, structlog prints the variables of every frame: up to a second for one error that is logged.
 structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
+
+class CompiledTemplates(jinja2.BytecodeCache):
+    """Templates of pages are compiled once in this process, and not once for each of hundreds of services."""
+
+    def __init__(self) -> None:
+        self.code: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+        if bucket.key in self.code:
+            bucket.bytecode_from_string(self.code[bucket.key])
+
+    def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+        self.code[bucket.key] = bucket.bytecode_to_string()
+
+
+def _compile_templates_once() -> None:
+    make_pages, compiled = Pages.__init__, CompiledTemplates()
+
+    @wraps(make_pages)
+    def make(pages: Pages, *arguments: Any, **options: Any) -> None:
+        make_pages(pages, *arguments, **options)
+        pages.templates.bytecode_cache = compiled
+
+    Pages.__init__ = make  # type: ignore[method-assign]
+
+
+_compile_templates_once()
 
 
 def _keep_collection() -> None:
