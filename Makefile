@@ -76,8 +76,7 @@ check-release: $(READY)
 
 soak soak-cluster: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 soak: $(READY)
-	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal --randomly-seed=$(SEED) --hypothesis-seed=$(SEED) \
-	  -o faulthandler_timeout=3600
+	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
 
 soak-cluster: $(READY)
 	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -s e2e/test_cluster_soak.py

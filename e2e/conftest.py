@@ -1,6 +1,6 @@
 import pytest
 
-from tests.time_limits import save_stderr, start_limit
+from tests.time_limits import prepare_limits, start_limit
 
 _SECONDS = 7200  #: of a test; guests are slow
 
@@ -11,7 +11,7 @@ def anyio_backend() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    save_stderr(config)
+    prepare_limits(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -21,4 +21,4 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    start_limit(item, _SECONDS)
+    start_limit(item, _SECONDS, again=True)

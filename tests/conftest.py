@@ -6,7 +6,6 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
-from functools import wraps
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -24,7 +23,7 @@ from tests.discover.expected import VERDICTS, Verdict
 from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
 from tests.short_paths import make_long_root, short_directory
-from tests.time_limits import save_stderr, start_limit
+from tests.time_limits import prepare_limits, start_limit
 from tests.virtual_clock import PROCESSES, VIRTUAL_CLOCK
 
 settings.register_profile(
@@ -63,12 +62,11 @@ class CompiledTemplates(jinja2.BytecodeCache):
 def _compile_templates_once() -> None:
     make_pages, compiled = Pages.__init__, CompiledTemplates()
 
-    @wraps(make_pages)
     def make(pages: Pages, *arguments: Any, **options: Any) -> None:
         make_pages(pages, *arguments, **options)
         pages.templates.bytecode_cache = compiled
 
-    Pages.__init__ = make  # type: ignore[method-assign]
+    Pages.__init__ = make  # type: ignore[method-assign, assignment]
 
 
 _compile_templates_once()
@@ -134,7 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    save_stderr(config)
+    prepare_limits(config)
     config.stash[TALLIES] = []
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []
@@ -195,15 +193,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    start_limit(item)
     PROCESSES.started = False
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Limit the teardown of a test that has failed, too: pytest has dropped its limit by now."""
+    """Limit the teardown of a test that has failed, too: pytest has stopped the timer by now."""
     if isinstance(node, pytest.Item):
-        start_limit(node)
+        start_limit(node, again=True)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -1,5 +1,6 @@
 """A test that hangs becomes a failure, with the stacks of its threads, and the others run."""
 
+import os
 import subprocess
 import sys
 
@@ -34,11 +35,12 @@ def test_a_test_that_hangs_fails_with_its_stacks(tmp_path):
     file = tmp_path / "test_hanging.py"
     file.write_text(HANGING)
     ours = ("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-p", "tests.conftest", "-p", "no:cacheprovider")
-    options = ("-o", "faulthandler_timeout=2", "-n", "2", "--dist", "worksteal")
+    options = ("-n", "2", "--dist", "worksteal")
 
     run = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", "pytest", *ours, *options, file],
         cwd=ROOT,
+        env={**os.environ, "ALIGNUP_TEST_SECONDS": "2"},
         capture_output=True,
         text=True,
         timeout=250,
