@@ -1,7 +1,7 @@
 """Time limits of tests: one that hangs ends its process, which prints the stacks of all threads.
 
-xdist counts the test as failed, and starts another worker. pytest's own limit (``faulthandler_timeout``) starts and ends
-a thread for each test, which takes longer than most tests on a busy machine. Here one is started from time to time: a
+xdist counts the test as failed, and starts another worker. The limit of pytest itself starts and ends a
+thread for each test, which takes longer than most tests on a busy machine. Here one is started from time to time: a
 test is ended after its limit, or a tenth later.
 """
 

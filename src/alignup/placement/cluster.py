@@ -297,6 +297,15 @@ class Cluster:
             self._verdicts.touch(host)
         return verdict
 
+    def expect(self, pod: Pod, host: str) -> None:
+        """Count on *pod* on *host* from now on, whatever its kubelet will decide."""
+        record = self._records.get(host)
+        if record is not None and not record.holds(pod.uid):
+            self._leave_other_host(pod.uid, host)
+            record.assume(pod, None)
+            self._hosts[pod.uid] = host
+            self._verdicts.touch(host)
+
     def steer(self, pod: Pod, host: str, nodes: NodeSet, *, certain: bool) -> Verdict | None:
         """Count on an assumed pod on these NUMA nodes; ``None``, and nothing changes, if the host may reject it.
 

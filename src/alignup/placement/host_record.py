@@ -32,7 +32,7 @@ class Binding:
 
     pod: Pod
     observed: bool  #: ``False``: it was assumed, and its binding is still to be observed
-    foreign: bool  #: whether it was bound by others
+    foreign: bool  #: whether nothing was predicted for it: it was bound by others, or nothing said that it is admitted
     listed: int = 0  #: the list that showed it first, among whose bindings the order is unknown; 0: none
     causes: set[Cause] = field(default_factory=set)  #: what happened since that can change the kubelet's decision
     verdict: Verdict | None = None  #: the prediction; ``None`` for a foreign pod
@@ -147,9 +147,12 @@ class HostRecord:
             and any(later in confirmed and not _unordered(binding, later) for later in observed[place + 1 :])
         )
 
-    def assume(self, pod: Pod, verdict: Verdict, *, or_elsewhere: bool = False) -> None:
-        ledger = next(iter(self.states().ledgers), None)
-        binding = Binding(pod, observed=False, foreign=False, verdict=verdict, ledger=ledger, or_elsewhere=or_elsewhere)
+    def assume(self, pod: Pod, verdict: Verdict | None, *, or_elsewhere: bool = False) -> None:
+        """Count on a pod; without a *verdict* nothing is predicted for it."""
+        ledger, foreign = next(iter(self.states().ledgers), None), verdict is None
+        binding = Binding(
+            pod, observed=False, foreign=foreign, verdict=verdict, ledger=ledger, or_elsewhere=or_elsewhere
+        )
         self._log.append(binding)
         self._states = None
 

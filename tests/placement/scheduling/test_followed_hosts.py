@@ -114,14 +114,16 @@ def test_a_pod_bound_to_a_host_whose_state_is_not_known_counts_when_it_is(machin
     assert not machine.state.assumptions.verdict(SMALL, "host-a").admits
 
 
-def test_a_pod_that_a_host_rejects_when_its_state_is_known_does_not_count(machine):
-    machine.handle(events.HostLost("host-a"))
-    machine.handle(events.BindingAsked(1, machine.wait(UNALIGNED, state=WaitState.OTHER), "host-a"))
-
+def test_an_unaligned_pod_that_is_bound_before_others_end_counts_when_they_have(machine):
     report_with(machine, SMALL)
+    facts = machine.wait(UNALIGNED, state=WaitState.OTHER)
+    assert written(machine.handle(events.BindingAsked(1, facts, "host-a"))) == ["unaligned"]
 
-    assert "unaligned" not in machine.state.assumptions
-    assert not machine.cluster.record("host-a").holds("unaligned")
+    machine.handle(events.PodObserved(SMALL, "host-a", PodStage.ENDED))
+
+    assert not machine.state.assumptions.verdict(pod("other", cpu="2"), "host-a").admits
+    machine.handle(events.BindingFailed(1, "no"))
+    assert machine.state.assumptions.verdict(pod("other", cpu="2"), "host-a").admits
 
 
 def test_a_list_of_pods_ends_assumptions_and_pods_that_it_lacks(machine):

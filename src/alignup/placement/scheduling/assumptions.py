@@ -90,9 +90,10 @@ class Assumptions:
                 self._put(pod, (node,))
         return verdict
 
-    def assume_unknown(self, pod: Pod, node: str) -> None:
-        """Count on *pod* on a node whose state is not known, as soon as it is."""
+    def expect(self, pod: Pod, node: str) -> None:
+        """Count on *pod*, whatever the kubelet of *node* will decide; if its state is not known, as soon as it is."""
         with self._all_or_none(pod.uid):
+            self._cluster.expect(pod, node)
             self._put(pod, (node,))
 
     def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:

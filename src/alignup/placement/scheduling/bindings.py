@@ -220,8 +220,8 @@ class Bindings:
             detail = f" ({verdict.detail})" if verdict.detail else ""
             self._end(binding, f"node {node} does not admit the pod any more: {verdict.reason}{detail}")
             return
-        if not verdict.admits and self._cluster.record(node) is None:
-            self._assumptions.assume_unknown(pod, node)
+        if not verdict.admits:  # its scheduler binds it anyway
+            self._assumptions.expect(pod, node)
         if _follows_claims(pod) and count_markers(pod) and self._facts.steering_known:
             self._read_claims(binding)  # the pod may be steered to the devices
         else:
