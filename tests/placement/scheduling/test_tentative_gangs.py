@@ -3,6 +3,7 @@
 from alignup.align.workload import Pod
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
+from alignup.placement.scheduling.tentative_gangs import UNSEEN_SECONDS
 from tests.align.hosts import host, pod
 from tests.placement.scheduling.machine import Machine
 from tests.strategies_pods import container
@@ -23,3 +24,17 @@ def test_a_pod_without_alignment_that_is_being_bound_counts_once_for_its_gang():
 
     assert place is not None
     assert place.problem.startswith("gang default/gang: 2 of 3 pods fit together")
+
+
+def test_a_pod_that_is_gone_does_not_count_for_its_gang_though_its_scheduler_asks_about_it():
+    machine, group = Machine({NODE: host()}), GroupKey("default", "gang", "test")
+    machine.facts.minimums[group] = 2
+    gone, other = (machine.wait(pod(name, cpu="1"), state=WaitState.OTHER, group=group) for name in ("gone", "other"))
+    machine.gone("gone")
+
+    for _ in range(2):
+        offers = [machine.handle(events.NodesAsked(facts, (NODE,)))[-1] for facts in (gone, other)]
+        assert [(answer.offered, set(answer.unresolvable.values())) for answer in offers] == [
+            ((), {"gang default/gang: 1 of 2 pods exist"})
+        ] * 2
+        machine.pass_time(UNSEEN_SECONDS - 1)

@@ -278,10 +278,10 @@ class Bindings:
 
     def _write(self, binding: PendingBinding) -> None:
         verdict, uid = binding.verdict, binding.facts.uid
-        binding.step = BindingStep.WRITING
         # What the containers will get, if something of their own, and if it is certain.
         certain = verdict is not None and verdict.takes_resources and not verdict.alternatives
         placements = tuple(verdict.placements) if verdict and certain and not self._gangs.is_uncertain(uid) else None
+        binding.step = BindingStep.WRITING
         self._turn.emit(WriteBinding(binding.request, binding.pod, binding.node, binding.steered or "", placements))
 
     # Outcomes

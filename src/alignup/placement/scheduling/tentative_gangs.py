@@ -138,6 +138,7 @@ class TentativeGangs:
         self._by_uid: dict[str, TentativeGang] = {}
         #: pods that were asked about and are not seen yet, by uid, and when
         self._asked: dict[str, tuple[PodFacts, float]] = {}
+        self._gone: dict[str, float] = {}  #: uids of pods that are gone, which schedulers may still ask about, and when
         self._refused: dict[GroupKey, _Refusal] = {}
         self._paused: dict[GroupKey, float] = {}  #: gangs that were not bound in time → until when others come first
         self._resuming: set[GroupKey] = set()  #: half bound gangs whose rest has no places yet
@@ -179,6 +180,7 @@ class TentativeGangs:
         now = self._turn.now
         self._refused = {key: refusal for key, refusal in self._refused.items() if now < refusal.until}
         self._asked = {uid: entry for uid, entry in self._asked.items() if now < entry[1] + UNSEEN_SECONDS}
+        self._gone = {uid: since for uid, since in self._gone.items() if now < since + UNSEEN_SECONDS}
         for key in sorted(self._resuming):
             members = self._known_members(key)
             if key in self._gangs or not _is_half_bound(members):
@@ -221,7 +223,7 @@ class TentativeGangs:
         seen = {*members.bound, *members.waiting, *members.gated}
         if asked.uid in seen:
             self._asked.pop(asked.uid, None)
-        else:
+        elif asked.uid not in self._gone:
             self._asked[asked.uid] = (asked, self._turn.now)
         unseen = [uid for uid, (facts, _) in self._asked.items() if facts.group == key and uid not in seen]
         return members._replace(waiting=[*members.waiting, *unseen]) if unseen else members
@@ -603,6 +605,7 @@ class TentativeGangs:
     def pod_gone(self, uid: str) -> None:
         """Take note that a pod is deleted, is being deleted, or has ended."""
         self._asked.pop(uid, None)
+        self._gone[uid] = self._turn.now
         gang = self._by_uid.get(uid)
         if gang is None:
             return
