@@ -185,7 +185,8 @@ class Transaction:
         else:
             self._change_waiting().remove(uid)
             self._backing_off.discard(uid)
-        self._changed = self.durable = True
+        self._changed = True
+        self.durable = True
         self._emit(EventKind.RELEASED, view)
         if retry:
             self.retry_waiting()
@@ -377,7 +378,8 @@ class Transaction:
             if self._waiting:
                 self._change_waiting().count_overtakes(uid)
                 self._waiting.remove(uid)
-        self._changed = self.durable = True
+        self._changed = True
+        self.durable = True
         self._emit(EventKind(status), decided)
         return AdmissionResult(decided.decision, build(PodView, record, status=status, position=position))
 

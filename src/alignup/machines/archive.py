@@ -338,7 +338,8 @@ def _pci_members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
         tree = source[root.start() :] if (root := PCI_ROOT.search(source)) else None
         if tree:
             member = tarfile.TarInfo(link)
-            member.type, member.linkname = tarfile.SYMTYPE, f"../../../devices{tree}"
+            member.type = tarfile.SYMTYPE
+            member.linkname = f"../../../devices{tree}"
             yield member, b""
         for name in _PCI:
             if (content := files.read(f"{source}/{name}")) is not None:

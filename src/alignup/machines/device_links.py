@@ -165,7 +165,8 @@ class _NcclReader:
         self.elements: list[_Element] = []
         self.counts = {kind: LinkCounts(kind) for kind in (LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C)}
         self._name = name
-        self._depth = self._count = 0
+        self._depth = 0
+        self._count = 0
         self._node: int | None = None
         self._cpus: CpuSet | None = None
         self._open: list[_Element] = []

@@ -78,7 +78,8 @@ class KubeletPoolReader:
             )
         memory: MemoryState | None = self._read_file(MEMORY_FILE, parse_memory_state)
         if self._pool is None or self._states is None or self._states[0] is not cpu or self._states[1] is not memory:
-            self._states, self._pool = (cpu, memory), self._pool_of(cpu, memory or MemoryState(policy=""))
+            self._pool = self._pool_of(cpu, memory or MemoryState(policy=""))
+            self._states = (cpu, memory)
         return self._pool
 
     def _pool_of(self, cpu: CpuState, memory: MemoryState) -> KubeletPool:

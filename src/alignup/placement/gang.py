@@ -129,7 +129,10 @@ class _Search:
         held: Mapping[str, str],
         max_steps: int,
     ) -> None:
-        self._verdicts, self._records, self._kinds, self._max_steps = verdicts, records, kinds, max_steps
+        self._verdicts = verdicts
+        self._records = records
+        self._kinds = kinds
+        self._max_steps = max_steps
         self._tables = [verdicts.of_all(kind.members[0]) for kind in kinds]
         self._beside = frozenset(held)
         self._by_host = any(kind.shape.by_host for kind in kinds)

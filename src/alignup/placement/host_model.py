@@ -26,7 +26,8 @@ from alignup.placement.steered import ANYWHERE, decide_steered
 class HostModel:
     def __init__(self, machine: Machine, settings: Settings, located: Machine | None = None) -> None:
         """Make a model; *located* is the machine with PCI devices, if decisions depend on them."""
-        self.machine, self.settings = machine, settings
+        self.machine = machine
+        self.settings = settings
         self.host = Host(machine, settings)
         # A wrong rule would send pods to nodes that reject them, so only rules of the configuration count.
         rules = PluginRules(settings.plugin_rules, by_name=False, machine=located)

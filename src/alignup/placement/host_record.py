@@ -126,7 +126,9 @@ class HostRecord:
         for binding in skipped:
             self._blame(binding)
         self._skipped |= {binding.uid: binding for binding in skipped}
-        self.model, self.report, self.ledger = model, report, ledger
+        self.model = model
+        self.report = report
+        self.ledger = ledger
         self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped]
         logged = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
         of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
@@ -160,7 +162,8 @@ class HostRecord:
 
     def steer(self, binding: Binding, ways: tuple[NodeSet, ...], verdict: Verdict) -> None:
         """Replace the prediction for an assumed pod that is steered to NUMA nodes before its binding."""
-        binding.ways, binding.verdict = ways, verdict
+        binding.ways = ways
+        binding.verdict = verdict
         self._states = None
 
     def without(self, uid: str) -> "HostRecord":
@@ -192,7 +195,9 @@ class HostRecord:
             overtaken = [entry for entry in self._log[place : self._log.index(known)] if isinstance(entry, Binding)]
             self._log.remove(known)
             _change_order(overtaken, known)
-            known.observed, known.listed, known.or_elsewhere = True, listed, False
+            known.observed = True
+            known.listed = listed
+            known.or_elsewhere = False
         else:
             known = Binding(pod, observed=True, foreign=True, listed=listed)
             for later in self.bindings:
@@ -345,7 +350,8 @@ def _change_order(overtaken: Sequence[Binding], binding: Binding) -> None:
         return
     predictions = [(each.verdict, each.ledger) for each in before]
     for each, (verdict, ledger) in zip(after, predictions, strict=True):
-        each.verdict, each.ledger = verdict, ledger
+        each.verdict = verdict
+        each.ledger = ledger
 
 
 def _unordered(first: Binding, second: Binding) -> bool:

@@ -188,7 +188,8 @@ class VerdictCache:
     """Host states and pod shapes in use, and the last *max_states* states that no host is in any more."""
 
     def __init__(self, *, max_shapes: int, max_states: int = 0) -> None:
-        self._max_shapes, self._max_states = max_shapes, max_states
+        self._max_shapes = max_shapes
+        self._max_states = max_states
         self._recent: OrderedDict[HostState, None] = OrderedDict()  #: the one asked for last is at the end
         self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
         self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
@@ -380,13 +381,15 @@ class HostVerdicts:
         max_states: int,
         on_defect: DefectListener | None = None,
     ) -> None:
-        self._records, self._on_defect = records, on_defect
+        self._records = records
+        self._on_defect = on_defect
         self._max_unconfirmed = max_unconfirmed
         self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
         self._states: dict[str, tuple[HostState, ...]] = {}  #: host → the states in any of which it may be
         self._tables: WeakKeyDictionary[PodShape, _ShapeTable] = WeakKeyDictionary()
         self._version = 0
-        self.kept = self.renewed = 0  #: verdicts in answers about all hosts
+        self.kept = 0  #: verdicts in answers about all hosts that were computed before
+        self.renewed = 0  #: verdicts in answers about all hosts that were computed for the answer
         self._changed: OrderedDict[str, int] = OrderedDict()  #: host → version of its last change, ascending
 
     @property

@@ -39,7 +39,8 @@ class ClusterClaims(KnownClaims):
     ) -> None:
         self._pending = asyncio.Event()
         super().__init__(nodes.get, changed, pended=self._pending.set)
-        self._nodes, self._sleep = nodes, client.timing.sleep
+        self._nodes = nodes
+        self._sleep = client.timing.sleep
         self._device_classes = Informer(client, DEVICE_CLASSES)
         self._slices = Informer(client, RESOURCE_SLICES, trim=lambda each: ResourceSlice(metadata=each.metadata))
         self._claims = Informer(client, RESOURCE_CLAIMS, trim=lambda each: ResourceClaim(metadata=each.metadata))

@@ -88,7 +88,8 @@ class KnownClaims:
         *,
         pended: Callable[[], object] | None = None,
     ) -> None:
-        self._find_node, self._changed = find_node, changed
+        self._find_node = find_node
+        self._changed = changed
         self.selectors = SelectorResults(self._report_budget, pended=pended)
         self._classes_by_name: dict[str, DeviceClass] = {}
         self._claims_by_name: dict[ObjectName, Claim] = {}

@@ -90,7 +90,10 @@ class AdmissionChecks:
         metrics: ScheduleMetrics,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._client, self._live, self._metrics, self._now = client, live, metrics, now
+        self._client = client
+        self._live = live
+        self._metrics = metrics
+        self._now = now
         self.checks = Informer(client, ADMISSION_CHECKS, longest_retry=ABSENT_SECONDS)
         self.workloads = Informer(client, WORKLOADS, longest_retry=ABSENT_SECONDS)
         self.flavors = Informer(client, RESOURCE_FLAVORS, longest_retry=ABSENT_SECONDS)

@@ -97,7 +97,8 @@ class MoveSearches:
         running = self._task is not None and not self._task.done()
         new = self.report is not None and self._client.timing.clock() - self._searched_at < RENEW_SECONDS
         if not running and not new and self._searched != self._changes:
-            self._searched, self._searched_at = self._changes, self._client.timing.clock()
+            self._searched = self._changes
+            self._searched_at = self._client.timing.clock()
             self._task = asyncio.create_task(self._renew(done))
 
     async def _renew(self, done: Callable[[], object]) -> None:

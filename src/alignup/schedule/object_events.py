@@ -71,7 +71,8 @@ class ObjectEvents:
     """The writer of events of a *component*, in the background; of several about one object, the last is written."""
 
     def __init__(self, client: ApiClient, component: str) -> None:
-        self._client, self._component = client, component
+        self._client = client
+        self._component = component
         self._waiting: OrderedDict[str, _Note] = OrderedDict()
         self._written: OrderedDict[str, _Written] = OrderedDict()  #: uid → the last event
         self._wake = asyncio.Event()

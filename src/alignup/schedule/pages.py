@@ -162,12 +162,14 @@ class ClusterPages:
         }
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
-        self._live, self._problems = live, problems
+        self._live = live
+        self._problems = problems
         self._searches = searches
         self._proposal = proposal  #: returns what was proposed for a pod by its uid
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
-        self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
+        self._serial = 0  #: of the last change
+        self._removed = 0  #: of the last change that removed a node
         self._resources: dict[str, int] = {CPU: 0, MEMORY: 1}  #: as the script numbers them
         self._labels: dict[str, int] = {}
         self._has_gpus = False

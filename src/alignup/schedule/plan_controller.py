@@ -153,8 +153,10 @@ class PlanController:
 
     async def stop(self) -> None:
         """Forget everything: another process leads from now on."""
-        self._running, self._writing = False, False
-        self._active = self._pending = None
+        self._running = False
+        self._writing = False
+        self._active = None
+        self._pending = None
         self._ended.clear()
         self._evicted.clear()
         await self._tasks.cancel()
@@ -203,7 +205,9 @@ class PlanController:
             _log.warning("cannot read who may be evicted", plan=name, problem=str(error))
             await self._say_pending(plan, f"cannot read which pods may be evicted: {error}")
             return RETRY_SECONDS
-        self._active, self._written, self._pending = plan, [plan.status], None
+        self._active = plan
+        self._written = [plan.status]
+        self._pending = None
         self._note_event(plan, ACTIVATED, "the plan is carried out from now on")
         self._live.schedule(events.PlanActivated(self._order(plan), facts))
         return None
@@ -355,7 +359,8 @@ class PlanController:
         if current is not None and current.metadata.uid == plan.metadata.uid and current.status in self._written:
             self._active = current
             return
-        self._active = self._pending = None
+        self._active = None
+        self._pending = None
         self._live.schedule(events.PlanCancelled(plan.metadata.uid))
         self._wake.set()
 

@@ -103,7 +103,8 @@ class PodGroups:
     """The groups of a cluster, followed, with their pods among *pods*."""
 
     def __init__(self, client: ApiClient, pods: Informer[ApiPod]) -> None:
-        self._client, self._pods = client, pods
+        self._client = client
+        self._pods = pods
         self._informers = {
             source: [Informer(client, resource) for resource in resources] for source, resources in RESOURCES.items()
         }

@@ -126,7 +126,8 @@ class PodStates:
     """
 
     def __init__(self, pods: Informer[ApiPod], changed: Callable[[], object]) -> None:
-        self._pods, self._changed = pods, changed
+        self._pods = pods
+        self._changed = changed
         self._states: dict[ObjectKey, PodState] = {}
         self._counts: Counter[PodState] = Counter()
         pods.subscribe(self._pod_changed)

@@ -127,12 +127,14 @@ class DecisionRecorder:
         number = files[-1][0] + 1 if files else 1
         path = self._directory / f"decisions-{number:06}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._file, self._writer = os.fdopen(descriptor, "wb"), ValueWriter()
+        self._file = os.fdopen(descriptor, "wb")
+        self._writer = ValueWriter()
         self._answers.clear()
         self._put({"format": FORMAT, "version": FORMAT_VERSION, **self._header})
         state.cluster.forget_order()  # which the snapshot does not have
         size = sum(self._put({"snapshot": event}) for event in snapshot)
-        self._left, self._tries = max(self.max_bytes, size), 0  # snapshots must not take longer than events
+        self._left = max(self.max_bytes, size)  # snapshots must not take longer than events
+        self._tries = 0
         _log.info("decisions are recorded", file=str(path))
 
     def _put(self, line: Mapping[str, Any]) -> int:
@@ -145,7 +147,8 @@ class DecisionRecorder:
     def _stop(self, error: Exception) -> None:
         _log.warning("decisions are not recorded any more", problem=f"{type(error).__name__}: {error}")
         self.close()
-        self._writer, self._questions = ValueWriter(), _Questions()
+        self._writer = ValueWriter()
+        self._questions = _Questions()
         self._answers.clear()
         self._failed()
 

@@ -54,7 +54,8 @@ class SelectorResults:
 
     def __init__(self, report: Callable[[Payer], object], *, pended: Callable[[], object] | None = None) -> None:
         self.clock: Callable[[], float] = time.monotonic
-        self._report, self._pended = report, pended
+        self._report = report
+        self._pended = pended
         self._results: OrderedDict[Hashable, bool | str] = OrderedDict()
         self._budgets: OrderedDict[Payer, _Budget] = OrderedDict()
         size = inf if pended is None else SLICE_SECONDS

@@ -133,7 +133,8 @@ class ScheduleService:
         serves_extender: bool = True,
     ) -> None:
         self._options = extender or ExtenderOptions()
-        self.client, self.metrics = client, ScheduleMetrics()
+        self.client = client
+        self.metrics = ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._write_event, WriteEvent)

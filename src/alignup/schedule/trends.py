@@ -78,7 +78,8 @@ class PodCountHistory:
         while (interval := int((now - self._start) // self._length)) >= self._intervals:
             self._length *= 2
             highest, last = self._highest, self._last
-            self._highest, self._last = {}, {}
+            self._highest = {}
+            self._last = {}
             for number, values in highest.items():  # in order
                 joined = self._highest.get(number // 2, {})
                 self._highest[number // 2] = {name: max(value, joined.get(name, 0.0)) for name, value in values.items()}

@@ -170,7 +170,9 @@ class RequestMeter:
         self._sampled = 0
         self._peaks: dict[str, TimelinePoint] = {}  #: since the last point, by attribute
         self.points: list[TimelinePoint] = []
-        self.running = self.waiting = self.rejections = 0
+        self.running = 0
+        self.waiting = 0
+        self.rejections = 0
 
     def advance(self, time: float) -> None:
         """Move on to *time*; nothing changes until then."""

@@ -152,7 +152,10 @@ class StateStore:
         self._loaded = False  #: whether what follows is what the database contains
         self._pods: dict[str, _StoredRow] = {}  #: by uid
         self._parts: dict[str, int] = {}  #: name → digest
-        self._serial = self._next_number = self._ledger_bytes = self._digest = 0
+        self._serial = 0
+        self._next_number = 0
+        self._ledger_bytes = 0
+        self._digest = 0
         self._history_size = HistorySize(0, 0)
         self._free_pages = 0  #: of the database, at least
         self._saved: DurableState | None = None  #: the last one, of which the database has everything
@@ -311,7 +314,8 @@ class StateStore:
         plan.place(Stage.ADMITTED, state.pods, changed, partial(_admitted_document, state))
         plan.place(Stage.WAITING, waiting, changed, lambda uid: _waiting_document(waiting[uid]))
         if saved is None:  # what a program has already can always be written
-            plan.limited = plan.needs_space = False
+            plan.limited = False
+            plan.needs_space = False
         elif state.admitted is not None:
             # Pods that were waiting are stored already: they need no space on the disk, unless they got devices.
             plan.needs_space |= any(state.admitted[uid].grants for uid in plan.promoted)
@@ -385,7 +389,8 @@ class _Plan:
         """Put a pod behind the row with the number *after_number*; return the number of its row."""
         row = self.rows.get(uid)
         if row is None:
-            self.needs_space = self.limited = True
+            self.needs_space = True
+            self.limited = True
         elif row.stage != stage or row.number <= after_number:
             if row.stage != stage and stage is Stage.ADMITTED:
                 self.promoted.append(uid)

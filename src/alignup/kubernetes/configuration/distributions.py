@@ -166,7 +166,8 @@ def read_node_file(parsed: _Documents, diagnostics: Diagnostics) -> NodeFile | N
         for document, value in _objects(parsed):
             if format_.matches(value):
                 read = format_.read(ObjectReader.of(value, diagnostics), parsed)
-                read.title, read.number = format_.title, read.number or document.number
+                read.title = format_.title
+                read.number = read.number or document.number
                 return read
     return None
 

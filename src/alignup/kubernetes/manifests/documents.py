@@ -320,7 +320,8 @@ class _Composer:
             self._lines[id(value)] = event.start_mark.line + 1
             self._fill_object(value, level)
         if anchor is not None:
-            anchor.nodes, anchor.depth = self._nodes - earlier_nodes, self._deepest - level + 1
+            anchor.nodes = self._nodes - earlier_nodes
+            anchor.depth = self._deepest - level + 1
             self._deepest = max(outer, self._deepest)
         return value
 

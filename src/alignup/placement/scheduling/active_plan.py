@@ -347,7 +347,8 @@ class ActivePlan:
         eviction = plan.eviction if plan is not None and plan.uid == event.plan else None
         if plan is None or eviction is None or eviction.step != event.step or not eviction.sent:
             return
-        eviction.sent, self._dirty = False, True
+        eviction.sent = False
+        self._dirty = True
         step, now = plan.steps[event.step], self._turn.now
         self._report("planned eviction", outcome=str(event.outcome), evicted=step.pod, node=step.node)
         if event.outcome in {EvictionOutcome.ACCEPTED, EvictionOutcome.GONE}:
@@ -523,7 +524,8 @@ class ActivePlan:
             plan.eviction = PendingEviction(index)
         eviction, started = plan.eviction, plan.progress[index].phase is StepPhase.STARTED
         if started and self._is_gone(plan.steps[index]):
-            plan.eviction, plan.message = None, ""
+            plan.eviction = None
+            plan.message = ""
             self._set(plan, index, StepPhase.DONE)
             self._match_waiting(plan)
             return
@@ -537,7 +539,8 @@ class ActivePlan:
         plan = self._plan
         if plan is not None and plan.uid == event.plan:
             with self._isolated("evict"):
-                plan.reading, self._dirty = False, True
+                plan.reading = False
+                self._dirty = True
                 self._facts_read(plan, event)
 
     def _facts_read(self, plan: RunningPlan, facts: PlanFactsRead) -> None:
@@ -585,7 +588,8 @@ class ActivePlan:
         if replacement is not None:
             plan.pods[replacement] = pod.pod
         self._write()
-        eviction.number, eviction.checked = plan.number, True
+        eviction.number = plan.number
+        eviction.checked = True
 
     # Admissions
 

@@ -239,7 +239,8 @@ class Bindings:
         self._steering.begin(binding.facts, binding.node, done, beside)
 
     def _steered(self, binding: PendingBinding, steered: Steered) -> None:
-        binding.steered, binding.verdict = steered.text, steered.verdict or binding.verdict
+        binding.steered = steered.text
+        binding.verdict = steered.verdict or binding.verdict
         problem = claim_preference(binding.pod)[1]
         if binding.pod.uses_claims and problem:
             self._turn.emit(WriteEvent(binding.facts.uid, UNKNOWN_CLAIM_PREFERENCE, problem, gate=False))

@@ -141,7 +141,9 @@ class BlockedClasses:
             if self._over:
                 if self._changes == changes:
                     return None
-                self._changes, self._tried, self._over = changes, None, False
+                self._changes = changes
+                self._tried = None
+                self._over = False
             place = 0 if self._tried is None else bisect_right(self.entries, self._tried)
             if place < len(self.entries):
                 return self.entries[place]

@@ -143,8 +143,10 @@ class PodSteering:
     def use(self, hold: float) -> None:
         """Expect that observers wait *hold* seconds for a pod; what depends on them may take longer in proportion."""
         share = hold / HOLD_SECONDS
-        self.ready_seconds, self.held_seconds = READY_SECONDS * share, HELD_SECONDS * share
-        self.restore_seconds, self.wait_seconds = RESTORE_SECONDS * share, WAIT_SECONDS * share
+        self.ready_seconds = READY_SECONDS * share
+        self.held_seconds = HELD_SECONDS * share
+        self.restore_seconds = RESTORE_SECONDS * share
+        self.wait_seconds = WAIT_SECONDS * share
 
     def begin(
         self, facts: PodFacts, node: str, done: Callable[[Steered], object], beside: ClaimsBeside | None = None
@@ -238,7 +240,8 @@ class PodSteering:
             return
         if not self._is_written_here(node):
             self._clear(node)
-        attempt.step, attempt.until = _Step.RESTORING, self._turn.now + self.ready_seconds
+        attempt.step = _Step.RESTORING
+        attempt.until = self._turn.now + self.ready_seconds
 
     def _choose(self, attempt: _Attempt) -> None:
         pod, node, record = attempt.pod, attempt.node, self._cluster.record(attempt.node)
@@ -255,7 +258,8 @@ class PodSteering:
         if choice is None:
             self._end(attempt, self._as_before(attempt), SteeringOutcome.NO_CHOICE)
             return
-        attempt.step, attempt.until = _Step.WRITING, float("inf")
+        attempt.step = _Step.WRITING
+        attempt.until = float("inf")
         self._withdraw(attempt)
         self._turn.emit(WriteSteering(node, pod, choice.nodes, count_markers(pod)))
 
@@ -338,7 +342,8 @@ class PodSteering:
             until = min(withdrawal.until, self._turn.now + self.restore_seconds)
             self.withdrawals[node] = Withdrawal("", withdrawal.nodes, withdrawal.generation, until)
         elif uid and attempt is not None and attempt.facts.uid == uid:
-            attempt.step, attempt.until = _Step.AWAITING, self._turn.now + self.ready_seconds
+            attempt.step = _Step.AWAITING
+            attempt.until = self._turn.now + self.ready_seconds
             attempt.generation = generation
             self._withdraw(attempt)
             self._go_on(attempt, self._check)

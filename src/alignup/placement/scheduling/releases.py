@@ -114,7 +114,8 @@ class Releases:
         """Note that the API server has confirmed a release."""
         self.writing -= release.phase is ReleasePhase.WRITING
         self.unwritten[release.facts.namespace] -= 1
-        release.phase, release.since = ReleasePhase.WRITTEN, now
+        release.phase = ReleasePhase.WRITTEN
+        release.since = now
         self._open[release.uid] = self._open.pop(release.uid)  # the last one that was written is at the end
 
     def end(self, uid: str) -> PodRelease | None:

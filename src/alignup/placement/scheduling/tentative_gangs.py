@@ -163,7 +163,8 @@ class TentativeGangs:
         Other schedulers bind gangs, too, and may never ask. So unless a pod was bound by the extender, places are kept
         when the scheduler of the gang asks for the first time.
         """
-        self._resuming, self._unasked = set(), {}
+        self._resuming = set()
+        self._unasked = {}
         for key in self._facts.groups:
             members = self._facts.gang(key)
             first = self._pod(members.waiting[0]) if members.waiting else None

@@ -42,7 +42,8 @@ class Turn:
     instructions: list[Instruction] = field(default_factory=list)
 
     def begin(self, now: float) -> None:
-        self.now, self.instructions = now, []
+        self.now = now
+        self.instructions = []
 
     def emit(self, *instructions: Instruction) -> None:
         self.instructions.extend(instructions)

@@ -68,7 +68,8 @@ class MarkerReviews:
     """The answers of the webhook; *count* gets every result."""
 
     def __init__(self, live: LiveCluster, count: Callable[[str], object] = lambda _outcome: None) -> None:
-        self._live, self._count = live, count
+        self._live = live
+        self._count = count
         self._known: OrderedDict[Hashable, bool | None] = OrderedDict()
 
     def answer(self, body: bytes) -> bytes:

@@ -34,7 +34,10 @@ class MissedPods:
     def __init__(
         self, client: ApiClient, live: LiveCluster, metrics: GateMetrics, *, schedulers: frozenset[str]
     ) -> None:
-        self._client, self._live, self._metrics, self._schedulers = client, live, metrics, schedulers
+        self._client = client
+        self._live = live
+        self._metrics = metrics
+        self._schedulers = schedulers
         self._namespaces = Informer(client, NAMESPACES, _OPTED_IN)
         self._events = ObjectEvents(client, GATE_COMPONENT)
         self.following = False  #: whether new pods are compared
