@@ -326,13 +326,13 @@ class Cluster:
         verdicts: list[Verdict] = []
         new: list[str] = []
         for pod, host in bindings:
-            known = self._hosts.get(pod.uid) == host
+            already_there = self._hosts.get(pod.uid) == host
             verdicts.append(self.assume(pod, host, beside=beside))
             if not verdicts[-1].admits:
                 for uid in reversed(new):
                     self.forget(uid)
                 break
-            if not known:
+            if not already_there:
                 new.append(pod.uid)
         return tuple(verdicts)
 
@@ -368,8 +368,8 @@ class Cluster:
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """Return the verdicts of those of *hosts* that have a report."""
-        known = self._verdicts.of_all(pod).verdicts
-        verdicts = {host: known[host] for host in hosts if host in known}
+        all_verdicts = self._verdicts.of_all(pod).verdicts
+        verdicts = {host: all_verdicts[host] for host in hosts if host in all_verdicts}
         current_host = self._hosts.get(pod.uid)
         if current_host in verdicts:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
@@ -389,9 +389,15 @@ class Cluster:
         refuse members that a host would admit. Members that are assumed or observed to be bound stay where they are.
         Leave out those that a report contains.
         """
-        held = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
+        placed_on = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
         return place_gang(
-            self._verdicts, self._records, pods, held=held, eligible=eligible, has_room=has_room, max_steps=max_steps
+            self._verdicts,
+            self._records,
+            pods,
+            placed_on=placed_on,
+            eligible=eligible,
+            has_room=has_room,
+            max_steps=max_steps,
         )
 
     def undecided(self, pod: Pod, hosts: Iterable[str] | None = None) -> list[Callable[[], object]]:
@@ -496,11 +502,11 @@ class Cluster:
 
     def _unobserved(self, report: HostReport, record: HostRecord | None) -> list[str]:
         """Return the pods of *report* whose binding was not observed, and that the report before does not contain."""
-        known = record.ledger.pods if record else self._early.get(report.host, {})
+        reported_before = record.ledger.pods if record else self._early.get(report.host, {})
         return [
             uid
             for uid in report.ledger.pods
-            if uid not in known
+            if uid not in reported_before
             and uid not in self._stages
             and self._hosts.get(uid) != report.host
             and report.host not in self._possible_hosts.get(uid, ())
@@ -556,8 +562,10 @@ class Cluster:
         """Return whether a rejection is explained by pods that ended after the prediction."""
         if binding.ledger is None:
             return False
-        known = record.ledger.pods
-        ended = [uid for uid in binding.ledger.pods if uid not in known or self._stages.get(uid) is PodStage.ENDED]
+        reported_pods = record.ledger.pods
+        ended = [
+            uid for uid in binding.ledger.pods if uid not in reported_pods or self._stages.get(uid) is PodStage.ENDED
+        ]
         return rejected_after_ends(binding.pod, record.model, binding.ledger, ended)
 
     def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:

@@ -85,9 +85,9 @@ def count_stranded(
 ) -> int:
     """Return how much of all devices is stranded, *by_nodes* or by the totals of the host, after *pod* if given."""
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
-    taken: Mapping[str, int] = {}
+    pod_scalars: Mapping[str, int] = {}
     if pod is not None:
-        milli, size, taken = milli - pod.milli_cpu, size - pod.memory, pod.scalars
+        milli, size, pod_scalars = milli - pod.milli_cpu, size - pod.memory, pod.scalars
     share = min(
         DEVICE * max(milli, 0) // allocatable.milli_cpu if allocatable.milli_cpu else 0,
         DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
@@ -95,7 +95,7 @@ def count_stranded(
     stranded = 0
     for resource, inventory in _counted(devices).items():
         count = inventory.healthy.bit_count()
-        short = max(0, DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count)
+        short = max(0, DEVICE * (devices.free[resource].bit_count() - pod_scalars.get(resource, 0)) - share * count)
         counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
         stranded += max(by_nodes[resource], short if count <= counted else short * counted // count)
     return stranded

@@ -99,8 +99,8 @@ class HostModels:
 
     def keep(self, used: Collection[HostModel]) -> None:
         """Forget the models that no host is of any more; a host may report another machine every second."""
-        kept = {key: [model for model in models if model in used] for key, models in self._models.items()}
-        self._models = {key: models for key, models in kept.items() if models}
+        models_in_use = {key: [model for model in models if model in used] for key, models in self._models.items()}
+        self._models = {key: models for key, models in models_in_use.items() if models}
         self._count = sum(map(len, self._models.values()))
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:
@@ -160,8 +160,8 @@ def _random_stages(decision: Decision) -> Iterator[tuple[str, list[Device]]]:
     for placement in decision.placements:
         for resource, ids in placement.devices.items():
             inventory = after.devices.inventories[resource]
-            taken = inventory.find(ids)
+            allocated = inventory.find(ids)
             free = before.devices.free[resource]
             for stage in by_affinity(inventory, free, placement.hint.nodes):
-                if stage & taken and stage & ~taken:
+                if stage & allocated and stage & ~allocated:
                     yield resource, [inventory.devices[index] for index in bits.members(stage)]

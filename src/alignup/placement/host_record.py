@@ -187,23 +187,23 @@ class HostRecord:
 
         *listed*: a number of the list that shows it, after everything observed before this list.
         """
-        known = self.binding(pod.uid)
-        if pod.uid in self.ledger.pods or (known and known.observed):
+        binding = self.binding(pod.uid)
+        if pod.uid in self.ledger.pods or (binding and binding.observed):
             return
         place = self._first_unobserved()
-        if known:
-            overtaken = [entry for entry in self._log[place : self._log.index(known)] if isinstance(entry, Binding)]
-            self._log.remove(known)
-            _change_order(overtaken, known)
-            known.observed = True
-            known.listed = listed
-            known.or_elsewhere = False
+        if binding:
+            overtaken = [entry for entry in self._log[place : self._log.index(binding)] if isinstance(entry, Binding)]
+            self._log.remove(binding)
+            _change_order(overtaken, binding)
+            binding.observed = True
+            binding.listed = listed
+            binding.or_elsewhere = False
         else:
-            known = Binding(pod, observed=True, foreign=True, listed=listed)
+            binding = Binding(pod, observed=True, foreign=True, listed=listed)
             for later in self.bindings:
                 if not later.observed:
                     later.causes.add(Cause.FOREIGN_POD)
-        self._log.insert(place, known)
+        self._log.insert(place, binding)
         self._states = None
 
     def observe_stage(self, uid: str, stage: PodStage) -> None:

@@ -430,8 +430,8 @@ class HostVerdicts:
             table = self._tables[shape] = _ShapeTable()
         before = self.renewed
         if table.version < 0:
-            for name, known_record in self._records.items():
-                table.put(name, self._verdict(known_record, shape))
+            for name, record in self._records.items():
+                table.put(name, self._verdict(record, shape))
             self.renewed += len(table.verdicts)
         else:
             for name, version in reversed(self._changed.items()):
@@ -500,10 +500,10 @@ class HostVerdicts:
         if not possible.ledgers or record.report.approximate or shape.critical:
             return unknown(possible.problem or NOT_THERE)
         if record is self._records.get(record.name):
-            known = self._host_states(record, by_host=shape.by_host)
+            current_states = self._host_states(record, by_host=shape.by_host)
         else:
-            known = tuple([_own_state(record.model, ledger, approximate=False) for ledger in possible.ledgers])
-        states = tuple([state.with_markers_on(nodes) for state in known])
+            current_states = tuple([_own_state(record.model, ledger, approximate=False) for ledger in possible.ledgers])
+        states = tuple([state.with_markers_on(nodes) for state in current_states])
         verdict = self._tentative(record, states, frozenset()).verdict(shape)
         if verdict.inventories is not None:
             verdict = verdict.for_host(record.ledger.devices.inventories)

@@ -59,13 +59,13 @@ def usable_hosts(
     may_use: Callable[[Pod, str], bool],
 ) -> dict[str, set[str]]:
     """Return the hosts that each pod may use, by its uid; those of one *kind* may use the same."""
-    known: dict[Hashable, set[str]] = {}
+    hosts_of_kind: dict[Hashable, set[str]] = {}
     usable: dict[str, set[str]] = {}
     for pod in pods:
         key = kind(pod)
-        if key not in known:
-            known[key] = {name for name in hosts if may_use(pod, name)}
-        usable[pod.uid] = known[key]
+        if key not in hosts_of_kind:
+            hosts_of_kind[key] = {name for name in hosts if may_use(pod, name)}
+        usable[pod.uid] = hosts_of_kind[key]
     return usable
 
 
@@ -89,7 +89,7 @@ def find_hosts(
     for record in records:
         if record.name not in used_by_some:
             continue
-        held: dict[str, Pod] = {}
+        admitted_pods: dict[str, Pod] = {}
         refused: set[int] = set()  #: shapes that do not fit beside those that the host has by now
         candidates = {uid: waiting for uid, waiting in left.items() if record.name in usable[uid]}
         after = record.model.without(record.ledger, record.ledger.pods)
@@ -100,12 +100,12 @@ def find_hosts(
             if admitted is None:
                 refused.add(shape)
             else:
-                held[uid], after = pod, admitted
+                admitted_pods[uid], after = pod, admitted
                 refused.clear()
-        if held:
-            hosts[record.name] = tuple(held.values())
-            left = {uid: waiting for uid, waiting in left.items() if uid not in held}
-        unsuitable += bool(candidates) and not held
+        if admitted_pods:
+            hosts[record.name] = tuple(admitted_pods.values())
+            left = {uid: waiting for uid, waiting in left.items() if uid not in admitted_pods}
+        unsuitable += bool(candidates) and not admitted_pods
         if not left or unsuitable >= max_unsuitable:
             break
     return {} if left else hosts

@@ -430,11 +430,11 @@ class Planner:
         host = self._host(room.hosts, name)
         if host is None:
             return None, 0
-        held = self._capacity(host, waiting.pod)
+        capacity = self._capacity(host, waiting.pod)
         usable = self.hosts_for(waiting)
 
         def prove(after: TentativeHost) -> TentativeHost | None:
-            return after if self._capacity(after, waiting.pod) > held else None
+            return after if self._capacity(after, waiting.pod) > capacity else None
 
         for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
             start, leaving = self._without(room, name, units, after)

@@ -152,9 +152,9 @@ def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> 
     if unmet is None:
         return None
     topology = host.settings.topology
-    wanted = f"topologyManagerPolicy {demand.policy} and topologyManagerScope {demand.scope}"
+    demanded = f"topologyManagerPolicy {demand.policy} and topologyManagerScope {demand.scope}"
     if not unmet.certain:
-        change = f"a kubelet with {wanted} chooses such devices, one with {topology.policy} may take any"
+        change = f"a kubelet with {demanded} chooses such devices, one with {topology.policy} may take any"
         return Refusal(f"the kubelet may choose devices that {demand.policy} does not accept", f"{unmet}; {change}")
-    change = f"a kubelet with {wanted} places it so, or rejects it"
+    change = f"a kubelet with {demanded} places it so, or rejects it"
     return Refusal(f"the kubelet would not place the pod as {demand.policy} demands", f"{unmet}; {change}")

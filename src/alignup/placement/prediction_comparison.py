@@ -40,7 +40,7 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
     *earlier*: pods that were admitted before it, and that *before* does not contain.
     """
     ended = [other for other in before.pods if other not in after.pods]
-    pod, wanted = after.pods[uid].pod, _resources(actual_placements(uid, model, after), after)
+    pod, resources = after.pods[uid].pod, _resources(actual_placements(uid, model, after), after)
     for gone in _combinations(ended):
         host = model.at(model.without(before, gone))
         try:
@@ -49,7 +49,7 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
             decision = host.decide_without_plugins(pod)
         except AlignError:
             continue
-        if decision.after is not None and _resources(decision.placements, after) == wanted:
+        if decision.after is not None and _resources(decision.placements, after) == resources:
             return True
     return False
 
@@ -99,8 +99,8 @@ def _agree(predicted: Sequence[Placement], real: Sequence[Placement], ledger: Le
 
 def _possible_nodes(choices: DeviceChoices, ledger: Ledger) -> list[_DeviceNodes]:
     inventory = ledger.devices.inventories.get(choices.resource)
-    known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
-    return [Counter(map(known.get, ids)) for ids in choices.representatives(known.get, MAX_NODE_COUNTS)]
+    nodes_of = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
+    return [Counter(map(nodes_of.get, ids)) for ids in choices.representatives(nodes_of.get, MAX_NODE_COUNTS)]
 
 
 def actual_placements(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
@@ -130,6 +130,6 @@ def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[
     nodes: dict[str, _DeviceNodes] = {}
     for resource, ids in devices.items():
         inventory = ledger.devices.inventories.get(resource)
-        known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
-        nodes[resource] = Counter([known.get(id_, id_) for id_ in ids])
+        nodes_of = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
+        nodes[resource] = Counter([nodes_of.get(id_, id_) for id_ in ids])
     return nodes

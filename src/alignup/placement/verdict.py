@@ -201,13 +201,13 @@ class Feasibility(Mapping[str, Verdict]):
 NO_REPORT = unknown("no report about this host")
 
 
-def _translate(placement: Placement, known: Inventories, wanted: Inventories) -> Placement:
+def _translate(placement: Placement, inventories: Inventories, host_inventories: Inventories) -> Placement:
     """Return *placement* with the device ids of another host that has the same devices apart from their ids."""
     if not placement.devices:
         return placement
 
     def translate(resource: str, id_: str) -> str:
-        return wanted[resource].devices[known[resource].indexes[id_]].id
+        return host_inventories[resource].devices[inventories[resource].indexes[id_]].id
 
     devices = {
         resource: tuple([translate(resource, id_) for id_ in ids]) for resource, ids in placement.devices.items()

@@ -205,9 +205,9 @@ class ActivePlan:
         step, eviction = plan.steps[index], plan.eviction_of(index)
         if eviction is None or plan.sequence.index(eviction) > plan.sequence.index(index):
             return f"{step.pod} is not evicted before"
-        known = running[step.uid].pod if step.uid in running else plan.progress[eviction].evicted
-        if known is not None:
-            plan.pods[index] = known
+        pod = running[step.uid].pod if step.uid in running else plan.progress[eviction].evicted
+        if pod is not None:
+            plan.pods[index] = pod
         elif plan.progress[eviction].finished and plan.progress[eviction].phase is not StepPhase.SKIPPED:
             return f"it is not known what {step.pod} requested"
         hosts = running[step.uid].hosts if step.uid in running else None
@@ -382,8 +382,8 @@ class ActivePlan:
                 self._match(plan, facts)
 
     def _match(self, plan: RunningPlan, facts: PodFacts) -> None:
-        known = {plan.uid_of(index) for index, step in enumerate(plan.steps) if not step.evicts}
-        if facts.uid in known:
+        planned_uids = {plan.uid_of(index) for index, step in enumerate(plan.steps) if not step.evicts}
+        if facts.uid in planned_uids:
             return
         for index in plan.remaining():
             step, eviction = plan.steps[index], plan.eviction_of(index) if plan.steps[index].replacement else None
@@ -602,10 +602,10 @@ class ActivePlan:
         waiting = [index for index in stage if not plan.progress[index].finished]
         if not waiting or not self._prove(plan):
             return
-        held: dict[str, str] = {}  #: node → uid of the first pod that waits there
+        first_on_node: dict[str, str] = {}  #: node → uid of the first pod that waits there
         for index in waiting:
             step, uid = plan.steps[index], plan.uid_of(index)
-            first = held.setdefault(step.node, uid)
+            first = first_on_node.setdefault(step.node, uid)
             if plan.progress[index].phase is StepPhase.WAITING and (first == uid or self._are_together(first, uid)):
                 plan.message = ""
                 self._set(plan, index, StepPhase.STARTED, f"waits for the pod, which gets node {step.node}")

@@ -83,8 +83,8 @@ class Assumptions:
 
     def assume(self, pod: Pod, node: str) -> Verdict:
         """Count on *pod* on *node* from now on, if its kubelet will admit it."""
-        known = self._cluster.record(node) is not None
-        verdict = self._cluster.assume(pod, node) if known else self._facts.verdict_without_report(pod, node)
+        has_report = self._cluster.record(node) is not None
+        verdict = self._cluster.assume(pod, node) if has_report else self._facts.verdict_without_report(pod, node)
         if verdict.admits:
             with self._all_or_none(pod.uid):
                 self._put(pod, (node,))

@@ -278,8 +278,8 @@ class GatedClaims:
         """Forget bound pods whose claims have devices."""
         settled = []
         for uid, (pod, node, since) in tuple(self._bound.items()):
-            known = self._facts.claims_known
-            if now - since < SETTLE_SECONDS and known and self._facts.claims_open(pod):
+            claims_known = self._facts.claims_known
+            if now - since < SETTLE_SECONDS and claims_known and self._facts.claims_open(pod):
                 continue
             aligned = None
             if claim_preference(pod)[0] is not ClaimPreference.IGNORE:

@@ -116,12 +116,12 @@ class GangPlacement:
         by_node: dict[str, list[GangBinding]] = {}
         for binding in chosen:
             by_node.setdefault(binding.host, []).append(binding)
-        held = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
+        beside_on_node = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
         mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
         at_once = gang.bound_at_once
-        if at_once and not all(self._admits_any_order(by_node[host], held[host]) for host in mixed):
+        if at_once and not all(self._admits_any_order(by_node[host], beside_on_node[host]) for host in mixed):
             return GangChoice(problem=f"gang {gang.key}: {NO_ORDER}")
-        others = [binding for bindings in held.values() for binding in bindings]
+        others = [binding for bindings in beside_on_node.values() for binding in bindings]
         verdicts = self._assumptions.assume_gang(chosen, beside=others)
         if not verdicts[-1].admits:
             return GangChoice(problem=f"gang {gang.key}: {verdicts[-1].reason}")

@@ -257,8 +257,8 @@ class Gate:
         nodes, pod = facts.released_to, facts.pod
         if facts.group is None or len(nodes) > 1 or self._cluster.record(nodes[0]) is None:
             return self._assumptions.assume_any(pod, nodes) == nodes
-        held = self._assumptions.beside(self._facts.gang(facts.group), without=(pod.uid,)).values()
-        beside = [binding for binding in held if binding.host == nodes[0]]
+        bindings = self._assumptions.beside(self._facts.gang(facts.group), without=(pod.uid,)).values()
+        beside = [binding for binding in bindings if binding.host == nodes[0]]
         return self._assumptions.assume_gang([GangBinding(pod, nodes[0])], beside=beside)[-1].admits
 
     # Changes of nodes, claims and groups

@@ -122,10 +122,10 @@ class KeptNodes:
 
     def _holders(self) -> list[NodeHolder]:
         """Return the pods and gangs for which nodes are kept."""
-        return list({id(kept.holder): kept.holder for kept in self._kept.values()}.values())
+        return list({id(kept_node.holder): kept_node.holder for kept_node in self._kept.values()}.values())
 
     def _nodes_of(self, holder: NodeHolder) -> dict[str, KeptNode]:
-        return {node: kept for node, kept in self._kept.items() if kept.holder is holder}
+        return {node: kept_node for node, kept_node in self._kept.items() if kept_node.holder is holder}
 
     # Questions
 
@@ -149,22 +149,22 @@ class KeptNodes:
         """
         if self.plan.name and self.plan.keeps_out(node, pod, after=after):
             return True
-        kept = self._kept.get(node)
-        if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
+        kept_node = self._kept.get(node)
+        if kept_node is None or pod.uid in kept_node.holder.uids or order <= kept_node.holder.order:
             return False
         record = self._cluster.record(node)
         if record is not None and record.holds(pod.uid):  # this was decided when it got its place
             return False
         others = [replace(other, uid=f"{SHAPE_UID}-{place}") for place, other in enumerate(after)]
-        return self._keeps_out(node, kept, (*others, pod))
+        return self._keeps_out(node, kept_node, (*others, pod))
 
-    def _keeps_out(self, node: str, kept: KeptNode, newcomers: Sequence[Pod]) -> bool:
-        record, (*pods, last) = self._cluster.record(node), kept.pods
-        beside = (*kept.later.values(), *newcomers, *pods)
+    def _keeps_out(self, node: str, kept_node: KeptNode, newcomers: Sequence[Pod]) -> bool:
+        record, (*pods, last) = self._cluster.record(node), kept_node.pods
+        beside = (*kept_node.later.values(), *newcomers, *pods)
         if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
             return True
-        staying = {*kept.later, *(newcomer.uid for newcomer in newcomers)}
-        return not fits_after(record, kept.pods, newcomers, staying=staying)
+        staying = {*kept_node.later, *(newcomer.uid for newcomer in newcomers)}
+        return not fits_after(record, kept_node.pods, newcomers, staying=staying)
 
     def keeps_off(self, node: str, pod: Pod, nodes: NodeSet) -> bool:
         """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes.
@@ -173,24 +173,24 @@ class KeptNodes:
         """
         if self.plan.keeps_off(node, pod, nodes):
             return True
-        kept, record = self._kept.get(node), self._cluster.record(node)
-        if kept is None or record is None or pod.uid not in kept.later:
+        kept_node, record = self._kept.get(node), self._cluster.record(node)
+        if kept_node is None or record is None or pod.uid not in kept_node.later:
             return False
-        return not fits_after(record.without(pod.uid), kept.pods, (pod,), staying=kept.later, nodes=nodes)
+        return not fits_after(record.without(pod.uid), kept_node.pods, (pod,), staying=kept_node.later, nodes=nodes)
 
     def refusals(self, pod: Pod, order: WaitingOrder) -> dict[str, str]:
         """Return the nodes that are kept from a pod, and why."""
-        kept = {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}
-        return kept | self.plan.refusals(pod)
+        refusals = {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}
+        return refusals | self.plan.refusals(pod)
 
     def describe(self, node: str, pod: Pod | None = None) -> str:
         """Return which pod *node* is kept for, in words, or why it is kept from a pod; empty: it is not."""
         if pod is not None and self.plan.name and self.plan.keeps_out(node, pod):
             return self.plan.describe(pod)
-        kept = self._kept.get(node)
-        if kept is None:
+        kept_node = self._kept.get(node)
+        if kept_node is None:
             return self.plan.describe() if node in self.plan.nodes else ""
-        return f"kept for {kept.holder.name}, which has waited longer"
+        return f"kept for {kept_node.holder.name}, which has waited longer"
 
     # Changes
 
@@ -214,36 +214,36 @@ class KeptNodes:
         self.ended(pod.uid)
         self._not_delayed(pod.uid)
         for node in nodes:
-            kept = self._kept.get(node)
-            if kept is not None and pod.uid not in kept.holder.uids and order > kept.holder.order:
-                kept.later[pod.uid] = pod
+            kept_node = self._kept.get(node)
+            if kept_node is not None and pod.uid not in kept_node.holder.uids and order > kept_node.holder.order:
+                kept_node.later[pod.uid] = pod
 
     def ended(self, uid: str) -> None:
         """Note that a pod is on no node any more."""
-        for kept in self._kept.values():
-            kept.later.pop(uid, None)
+        for kept_node in self._kept.values():
+            kept_node.later.pop(uid, None)
 
     def kept_out(self, node: str, pod: Pod) -> None:
         """Note that a pod waits that *node* would admit, were it not kept."""
-        kept = self._kept.get(node)
-        if kept is not None and pod.namespace != kept.holder.namespace:
-            kept.holder.delayed.add(pod.uid)
+        kept_node = self._kept.get(node)
+        if kept_node is not None and pod.namespace != kept_node.holder.namespace:
+            kept_node.holder.delayed.add(pod.uid)
 
     def _not_delayed(self, uid: str) -> None:
-        for kept in self._kept.values():
-            kept.holder.delayed.discard(uid)
+        for kept_node in self._kept.values():
+            kept_node.holder.delayed.discard(uid)
 
     def node_changed(self, node: str) -> list[Instruction]:
         """Give back a node that is gone, or has changed so that it may not suit its holder; return all of its nodes.
 
         The other nodes of a gang are given back, too: others may be better now.
         """
-        kept = self._kept.get(node)
-        return self._give_back([kept.holder], "the node has changed") if kept else []
+        kept_node = self._kept.get(node)
+        return self._give_back([kept_node.holder], "the node has changed") if kept_node else []
 
     def give_to_plan(self) -> list[Instruction]:
         """Give back the nodes that a plan needs now; return all of their holders' nodes."""
-        holders = [kept.holder for node in self.plan.nodes if (kept := self._kept.get(node))]
+        holders = [kept_node.holder for node in self.plan.nodes if (kept_node := self._kept.get(node))]
         return self._give_back(holders, f"plan {self.plan.name} needs it")
 
     def clear(self) -> list[Instruction]:
@@ -251,7 +251,9 @@ class KeptNodes:
         return self._give_back(self._holders(), "this process does not lead any more")
 
     def _give_back(self, holders: Collection[NodeHolder], reason: str) -> list[Instruction]:
-        return self._give_nodes_back([node for node, kept in self._kept.items() if kept.holder in holders], reason)
+        return self._give_nodes_back(
+            [node for node, kept_node in self._kept.items() if kept_node.holder in holders], reason
+        )
 
     def _give_nodes_back(self, nodes: Iterable[str], reason: str) -> list[Instruction]:
         given_back = {node: self._kept.pop(node).holder for node in nodes}
@@ -296,7 +298,7 @@ class KeptNodes:
         if holder.limited is not None:
             return []
         nodes = self._nodes_of(holder).items()
-        has_room = all(self._cluster.verdict(kept.pods[0], node).admits for node, kept in nodes)
+        has_room = all(self._cluster.verdict(kept_node.pods[0], node).admits for node, kept_node in nodes)
         holder.room_since = (now if holder.room_since is None else holder.room_since) if has_room else None
         if holder.room_since is None or now - holder.room_since < ROOM_SECONDS:
             return []
@@ -314,9 +316,9 @@ class KeptNodes:
             holder.first.retry = now
             return self._give_back([holder], "others may be kept for the gang")
         changed = False
-        for node, kept in self._nodes_of(holder).items():
+        for node, kept_node in self._nodes_of(holder).items():
             changed |= self._cluster.record(node) is None
-            self._keeps_out(node, kept, ())  # if the holder is to blame, this fails here, and not only for others
+            self._keeps_out(node, kept_node, ())  # if the holder is to blame, this fails here, and not only for others
         if holder.group:
             current = self._as_holder(holder.first)
             changed |= current is None or (current[0].group, current[0].order) != (holder.group, holder.order)
@@ -394,8 +396,8 @@ class KeptNodes:
         """Return the nodes that pods need after the end of others, and may use; those with the fewest pods first."""
         cluster, pods = self._cluster, [member.pod for member in members]
         by_uid = {member.uid: member for member in members}
-        taken = {*self._kept, *self.plan.nodes}
-        records = [record for name in cluster.hosts if name not in taken and (record := cluster.record(name))]
+        kept_names = {*self._kept, *self.plan.nodes}
+        records = [record for name in cluster.hosts if name not in kept_names and (record := cluster.record(name))]
         records.sort(key=lambda record: (len(record.ledger.pods) + len(record.bindings), record.name))
         usable = usable_hosts(
             pods,

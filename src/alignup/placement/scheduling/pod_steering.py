@@ -209,8 +209,8 @@ class PodSteering:
             attempt.gone |= attempt.facts.uid == uid
 
     def node_gone(self, node: str) -> None:
-        for known in (self.withdrawals, self._written, self._observed, self._silent):
-            known.pop(node, None)
+        for nodes in (self.withdrawals, self._written, self._observed, self._silent):
+            nodes.pop(node, None)
 
     def close(self) -> None:
         """Stop all tries: another process decides from now on."""
@@ -435,8 +435,8 @@ class PodSteering:
 
     def _uncertain(self, attempt: _Attempt, nodes: NodeSet) -> Steered:
         """Count on a pod that may meet the markers of *nodes* only, or all of them."""
-        kept = self._keeps_off(attempt.node, attempt.pod, nodes)
-        verdict = None if kept else self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
+        kept_off = self._keeps_off(attempt.node, attempt.pod, nodes)
+        verdict = None if kept_off else self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
         return Steered(WITHDRAWN) if verdict is None else Steered(verdict=verdict)
 
     def _as_before(self, attempt: _Attempt) -> Steered:

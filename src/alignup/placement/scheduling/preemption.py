@@ -94,8 +94,8 @@ class Preemption:
         lowest = min(member.pod.priority or 0 for member in gang)
         pending = []
         for member in gang:
-            kept = self._refusals(member.pod)
-            hosts = {node for node in self._facts.allowed(member) if node not in kept}
+            refusals = self._refusals(member.pod)
+            hosts = {node for node in self._facts.allowed(member) if node not in refusals}
             asked = member.uid == pod.uid
             pending.append(PendingPod(member.pod, frozenset(hosts.intersection(proposed) if asked else hosts)))
         running = {

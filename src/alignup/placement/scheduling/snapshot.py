@@ -66,13 +66,13 @@ def restore(state: "SchedulingState", event: StateRestored) -> None:
 
 def _parts(state: object) -> dict[str, object]:
     """Return the state, and all objects of this package that it consists of, by the names of their attributes."""
-    parts, known = {"": state}, {id(state)}
+    parts, known_ids = {"": state}, {id(state)}
     waiting = [("", state)]
     while waiting:
         path, part = waiting.pop()
         for name, value in vars(part).items():
-            if name not in _OTHERS and id(value) not in known and _is_part(value):
-                known.add(id(value))
+            if name not in _OTHERS and id(value) not in known_ids and _is_part(value):
+                known_ids.add(id(value))
                 waiting.append((f"{path}.{name}".lstrip("."), value))
                 parts[waiting[-1][0]] = value
     return parts

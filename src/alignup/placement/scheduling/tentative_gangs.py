@@ -276,8 +276,8 @@ class TentativeGangs:
             return []
         pods = [facts for uid in members.waiting if uid != asked.uid and (facts := self._pod(uid)) is not None]
         needed = max(members.minimum - len(members.bound), 1)
-        known = self._facts.pod(asked.uid) or asked
-        return sorted([known, *sorted(pods, key=_place)[: needed - 1]], key=_place)
+        current = self._facts.pod(asked.uid) or asked
+        return sorted([current, *sorted(pods, key=_place)[: needed - 1]], key=_place)
 
     def others_waiting(self, asked: PodFacts) -> list[str]:
         """Return the uids of pods of the same group that wait as well."""
@@ -398,27 +398,27 @@ class TentativeGangs:
         return problem
 
     def _eligible_nodes(
-        self, aligned: Sequence[PodFacts], question: "_Question", held: Collection[str]
+        self, aligned: Sequence[PodFacts], question: "_Question", placed_uids: Collection[str]
     ) -> dict[str, Collection[str]]:
         """Return the nodes for each pod; the same collection for those with the same selectors.
 
         Those that are *held* stay where they are, so devices are not looked at for them.
         """
-        asked, known = question.asked, dict[Hashable, frozenset[str]]()
+        asked, allowed_nodes = question.asked, dict[Hashable, frozenset[str]]()
         suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that may get some devices for their claims only
         if question.nodes is not None and question.for_others:
-            known[asked.selection] = question.nodes
+            allowed_nodes[asked.selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
         for facts in aligned:
             key, pod = facts.selection, facts.pod
-            if key not in known:
-                known[key] = frozenset(self._facts.allowed(facts))
-            considered = known[key]
+            if key not in allowed_nodes:
+                allowed_nodes[key] = frozenset(self._facts.allowed(facts))
+            considered = allowed_nodes[key]
             if facts.uid == asked.uid and question.nodes is not None:
                 considered = question.nodes
             if refused := self._refusals(pod):
                 considered = considered.difference(refused)  # not "-", which makes a set of it
-            if restricts_claims(pod) and pod.uid not in held:
+            if restricts_claims(pod) and pod.uid not in placed_uids:
                 kind = (considered, self._facts.claim_kind(pod))
                 if kind not in suitable:
                     suitable[kind] = self._claims.suitable(pod, considered)
@@ -492,7 +492,7 @@ class TentativeGangs:
             if verdicts and not verdicts[-1].admits:
                 reason = reason or verdicts[-1].reason
                 continue
-            gang.hosts = {held: gang.hosts[held] for held in gang.hosts if held not in moved} | {
+            gang.hosts = {member: binding for member, binding in gang.hosts.items() if member not in moved} | {
                 binding.pod.uid: binding for binding in (*order, *elsewhere)
             }
             if mine is not None and order[0] is not mine:
