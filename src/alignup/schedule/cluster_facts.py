@@ -216,10 +216,10 @@ class LiveFacts:
         return self._live.steering_instructions.synced
 
     def has_markers(self, node: str) -> bool | None:
-        known = self._live.nodes.get(node)
-        if known is not None and MARKER not in known.status.allocatable:
+        api_node = self._live.nodes.get(node)
+        if api_node is not None and MARKER not in api_node.status.allocatable:
             return None
-        return known is not None and str(known.status.allocatable[MARKER]) != "0"
+        return api_node is not None and str(api_node.status.allocatable[MARKER]) != "0"
 
 
 def pod_state(pod: ApiPod) -> WaitState:

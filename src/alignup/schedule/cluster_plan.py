@@ -165,27 +165,27 @@ class _NodeSets:
     def __init__(self, view: ClusterView, claim_nodes: Mapping[str, NodeSelector] = MappingProxyType({})) -> None:
         self._view = view
         self._claim_nodes = claim_nodes
-        self._known: dict[Hashable, frozenset[str]] = {}
+        self._allowed_nodes: dict[Hashable, frozenset[str]] = {}
 
     def of_pod(self, pod: PodWithVolumes) -> frozenset[str]:
         """Return the nodes for the next pod like this one that uses the same claims."""
         claims = msgspec.convert(pod, EvictedPod, from_attributes=True).claims() if pod.spec.volumes else ()
         nodes = self.considered(_unbound(pod.spec))
         for selector in [self._claim_nodes[claim] for claim in claims if claim in self._claim_nodes]:
-            if selector not in self._known:
+            if selector not in self._allowed_nodes:
                 terms = selector.node_selector_terms
-                self._known[selector] = frozenset(
+                self._allowed_nodes[selector] = frozenset(
                     name for name, node in self._view.nodes.items() if selects_node(terms, name, node.metadata.labels)
                 )
-            nodes &= self._known[selector]
+            nodes &= self._allowed_nodes[selector]
         return nodes
 
     def considered(self, spec: ApiPodSpec) -> frozenset[str]:
         key = selection_key(spec)
-        if key not in self._known:
+        if key not in self._allowed_nodes:
             nodes = self._view.nodes.items()
-            self._known[key] = frozenset(name for name, node in nodes if not exclusions(node, spec))
-        return self._known[key]
+            self._allowed_nodes[key] = frozenset(name for name, node in nodes if not exclusions(node, spec))
+        return self._allowed_nodes[key]
 
 
 def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, priority: int) -> Iterator[RunningPod]:

@@ -87,8 +87,8 @@ async def read_cluster(
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
     states = await client.list(HOST_STATES)
     pods = await client.list(PODS, UNFINISHED_PODS)
-    known = {node.metadata.name: node for node in nodes.items}
-    claims = await read_claims(client, known.get) if with_claims else None
+    nodes_by_name = {node.metadata.name: node for node in nodes.items}
+    claims = await read_claims(client, nodes_by_name.get) if with_claims else None
     now = client.timing.time_of_day()
     return build_view(
         nodes.items,
@@ -112,20 +112,20 @@ def build_view(  # noqa: PLR0913 - four have defaults
     plugin_rules: Mapping[str, PluginRule] = MappingProxyType({}),
 ) -> ClusterView:
     """Build a snapshot; *now* is in seconds since the epoch, *kubelet_version* instead of that of each node."""
-    known = {node.metadata.name: node for node in nodes}
+    nodes_by_name = {node.metadata.name: node for node in nodes}
     cluster, reader = Cluster(), host_state_reader(plugin_rules)
     reports: dict[str, HostReport] = {}
-    unknown = dict.fromkeys(known, NO_HOST_STATE)
+    unknown = dict.fromkeys(nodes_by_name, NO_HOST_STATE)
     doubts: dict[str, tuple[str, ...]] = {}
     stale: dict[str, str] = {}
     notes = []
     for state in states:
         name = state.metadata.name
-        if name not in known:
+        if name not in nodes_by_name:
             notes.append(f"HostState {name} is left out: there is no such node")
             continue
         try:
-            version = kubelet_version or known[name].status.node_info.kubelet_version
+            version = kubelet_version or nodes_by_name[name].status.node_info.kubelet_version
             reports[name] = report = reader.read(state, kubelet_version=version)
         except AlignError as error:
             unknown[name] = str(error)
@@ -135,13 +135,13 @@ def build_view(  # noqa: PLR0913 - four have defaults
             doubts[name] = tuple(state.problems)
         if old := staleness(state, now):
             stale[name] = old
-    cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in known), reports, notes))
+    cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in nodes_by_name), reports, notes))
     if incomplete := _incomplete_releases(cluster):
         release = next(iter(incomplete.values()))
         same = [host for host, other in incomplete.items() if other is release]
         notes.append(f"{name_nodes(sorted(same))}: Kubernetes {release.caveat}")
     return ClusterView(
-        nodes=known,
+        nodes=nodes_by_name,
         cluster=cluster,
         reports=reports,
         unknown=unknown,

@@ -79,7 +79,7 @@ def check_nodes(
     nodes: Iterable[ApiNode], states: Iterable[HostStateObject], pods: Iterable[ApiPod], release: Release
 ) -> Iterator[NodeUpgrade]:
     """Yield what kubelets of *release* make of the nodes, by name."""
-    reader, known = host_state_reader(), {state.metadata.name: state for state in states}
+    reader, states_by_node = host_state_reader(), {state.metadata.name: state for state in states}
     running: dict[str, list[Pod]] = {}  #: node → its pods; those of no node wait
     unreadable: dict[str, str] = {}  #: node → why one of its pods cannot be checked
     # The kubelet admits the oldest pods first when it starts.
@@ -90,7 +90,7 @@ def check_nodes(
             unreadable[pod.spec.node_name] = f"pod {pod.metadata.full_name} cannot be read: {problem}"
     for node in sorted(nodes, key=lambda node: node.metadata.name):
         name, version = node.metadata.name, node.status.node_info.kubelet_version
-        state = known.get(name)
+        state = states_by_node.get(name)
         if state is None or name in unreadable:
             yield NodeUpgrade(node=name, version=version, unknown=unreadable.get(name, "no HostState"))
         else:

@@ -67,12 +67,12 @@ class ClaimChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _NodeObjects(ClaimObjects):
-    """All objects; of the devices that are held, those of one node."""
+    """All objects, with the allocated devices of one node only."""
 
-    held: frozenset[DeviceId] = field(default_factory=frozenset)
+    allocated_ids: frozenset[DeviceId] = field(default_factory=frozenset)
 
     def taken(self) -> set[DeviceId]:
-        return set(self.held)
+        return set(self.allocated_ids)
 
 
 class KnownClaims:
@@ -148,17 +148,17 @@ class KnownClaims:
     ) -> HostClaims:
         """Return what is known of claims on a node, for *pod*; *fresh* claims were read later than the others."""
         devices = self.devices_of(node, machine)
-        held = frozenset(device.id for device in devices if device.id in self._holders)
+        allocated_ids = frozenset(device.id for device in devices if device.id in self._holders)
         claims = ChainMap(dict(fresh or {}), self._claims_by_name)
-        objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, held)
+        objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, allocated_ids)
         return HostClaims(objects, devices, self._matching(pod, node, devices))
 
     def kind(self, pod: Pod) -> Hashable:
         """Return a key that is equal for pods that the same nodes suit: of one shape, with claims for equal devices."""
-        known = self._claims_by_name
+        claims_by_name = self._claims_by_name
         claims: list[Hashable] = []
         for named in pod.claims:
-            claim = known.get((pod.namespace, named.claim))
+            claim = claims_by_name.get((pod.namespace, named.claim))
             if claim is not None and claim.allocated is None:
                 claims.append((named.name, claim.requests, claim.constraints))
             else:
@@ -188,8 +188,8 @@ class KnownClaims:
         if missing := self.objects.missing_classes(without_devices):
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
         devices = self.devices_of(node, machine)
-        taken = set() if idle else {device.id for device in devices if device.id in self._holders}
-        return self._fit_devices(without_devices, devices, taken, self._matching(pod, node, devices))
+        taken_ids = set() if idle else {device.id for device in devices if device.id in self._holders}
+        return self._fit_devices(without_devices, devices, taken_ids, self._matching(pod, node, devices))
 
     def fit_on(self, pod: Pod, node: str, record: HostRecord | None, *, idle: bool = False) -> ClaimFit:
         """Return the same as ``fit``, from what is known of a host."""
@@ -202,11 +202,11 @@ class KnownClaims:
         return not self.known or any(isinstance(claim, str) or claim.allocated is None for claim in claims)
 
     def _fit_devices(
-        self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken: set[DeviceId], matches: Matches
+        self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken_ids: set[DeviceId], matches: Matches
     ) -> ClaimFit:
         partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
         try:
-            fits = allocate(claims, devices, matches=matches, taken=taken) is not None
+            fits = allocate(claims, devices, matches=matches, taken_ids=taken_ids) is not None
         except AlignError as error:
             return ClaimFit(possible=True, reason=str(error), certain=False)
         if fits and (partial or any(device.shared or device.counted for device in devices)):
@@ -221,8 +221,8 @@ class KnownClaims:
     # Devices of nodes
 
     def _place(self, node: str, machine: Machine | None) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
-        known = self._devices.get(node)
-        if known is None or known[0] is not machine:
+        placed = self._devices.get(node)
+        if placed is None or placed[0] is not machine:
             pools = (*self._local.get(node, ()), *self._shared)
             slices = [part for pool in pools for parts in self._pools[pool].values() for part in parts]
             usable, problems = usable_devices(slices, reachable=lambda part: self._is_reachable(part, node))
@@ -230,10 +230,10 @@ class KnownClaims:
             notes = (*wrong, *problems)
             for note in notes:
                 self._report("device", node=node, problem=note)
-            known = (machine, devices, notes)
+            placed = (machine, devices, notes)
             if self._find_node(node) is not None:  # a scheduler may ask about one that is gone
-                self._devices[node] = known
-        return known[1:]
+                self._devices[node] = placed
+        return placed[1:]
 
     def _is_reachable(self, part: Slice, node: str) -> bool:
         return part.host == node if part.host else self._reaches(part.selector, node)
@@ -241,8 +241,8 @@ class KnownClaims:
     def _reaches(self, selector: object, node: str) -> bool:
         if not isinstance(selector, NodeSelector):
             return True
-        known = self._find_node(node)
-        return known is not None and selects_node(selector.node_selector_terms, node, known.metadata.labels)
+        api_node = self._find_node(node)
+        return api_node is not None and selects_node(selector.node_selector_terms, node, api_node.metadata.labels)
 
     def _matching(self, pod: Pod, node: str, devices: tuple[SliceDevice, ...]) -> Matches:
         """Return how a device of *node* is matched with a request of the claims of *pod*, which pay for it."""

@@ -236,9 +236,9 @@ class LiveCluster:
 
     def _decide_again(self, node: str) -> None:
         """Make decisions about a node again that a defect prevented."""
-        known = self.nodes.get(node)
-        if known is not None:
-            self.node_filter.update(Change(EventType.MODIFIED, known))
+        api_node = self.nodes.get(node)
+        if api_node is not None:
+            self.node_filter.update(Change(EventType.MODIFIED, api_node))
             self._touch(node)
 
     def on_change(self, listener: ChangeListener) -> None:
@@ -404,8 +404,8 @@ class LiveCluster:
     def _note_unreadable(self, pod: ApiPod, problem: str) -> None:
         """Name a pod of the cluster that cannot be read; a scheduler may ask about others, too."""
         name = f"{PODS.kind} {pod.metadata.full_name}"
-        known = self.find_pod(pod.metadata.namespace, pod.metadata.name)
-        if known is not None and known.metadata.uid == pod.metadata.uid and self._unreadable.get(name) != problem:
+        current = self.find_pod(pod.metadata.namespace, pod.metadata.name)
+        if current is not None and current.metadata.uid == pod.metadata.uid and self._unreadable.get(name) != problem:
             self._unreadable[name] = problem
             ids = {"pod": pod.metadata.full_name, "uid": pod.metadata.uid, "node": pod.spec.node_name}
             _log.warning("cannot read a pod", **ids, problem=problem)
@@ -647,7 +647,7 @@ class LiveCluster:
     def _bound_pod_changed(self, pod: ApiPod, *, deleted: bool) -> None:
         host, uid = pod.spec.node_name, self._kubelet_uid(pod)
         bound = self._bound.setdefault(host, {})
-        known = bound.get(uid)
+        bound_before = bound.get(uid)
         stage = api_pod_stage(pod)
         if deleted:
             bound.pop(uid, None)
@@ -659,13 +659,13 @@ class LiveCluster:
                 stage = pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
         else:
             bound[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
-        if known is not None and known[1] is stage and uid not in self.assumed:
+        if bound_before is not None and bound_before[1] is stage and uid not in self.assumed:
             return
         if was_rejected(pod):
             self.schedule(events.PodRejected(uid, host, pod.status.reason))
             return
         read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
-        if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
+        if host in self._fallback.nodes and (bound_before is None or stage is PodStage.ENDED):
             self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
         self.schedule(events.PodPreempted(read, host) if was_preempted(pod) else events.PodObserved(read, host, stage))
 

@@ -157,9 +157,11 @@ def _start_budget(seconds: float) -> Callable[[], bool]:
 
 def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport:
     gains = []
-    shapes, known = list(choose_shapes(facts.pods)), set(view.cluster.hosts)
+    shapes, reported_nodes = list(choose_shapes(facts.pods)), set(view.cluster.hosts)
     # Without preemption, what may be done with a pod does not depend on the pod that needs room.
-    pods = {each.pod.uid: each for each in facts.running(view, EvictionRules(), priority=0) if each.host in known}
+    pods = {
+        each.pod.uid: each for each in facts.running(view, EvictionRules(), priority=0) if each.host in reported_nodes
+    }
     for pod in shapes:
         read = known_pod(pod).pod
         stop = _start_budget(SEARCH_SECONDS / len(shapes))

@@ -151,9 +151,9 @@ def _fits(zone: Requests, asked: Requests) -> bool:
     return all(zone.get(name, 0) >= amount for name, amount in asked.items())
 
 
-def _subtract(free: list[dict[str, int]], taken: Requests) -> None:
+def _subtract(free: list[dict[str, int]], amounts: Requests) -> None:
     for zone in free:
-        for name, amount in taken.items():
+        for name, amount in amounts.items():
             if name in zone:
                 zone[name] -= amount
 
@@ -210,10 +210,10 @@ class TopologyFallback:
                 for api, pod in alive if before is None else ():
                     node.charges[pod.uid] = _charge(node, pod, running=api.status.phase == "Running")
             return
-        known = before.charges if before else {}
+        earlier_charges = before.charges if before else {}
         for api, pod in alive:
             started = api.status.phase == "Running"
-            if not started or (pod.uid in known and not known[pod.uid].running):
+            if not started or (pod.uid in earlier_charges and not earlier_charges[pod.uid].running):
                 node.charges[pod.uid] = _charge(node, pod, running=started)
 
     def bound(self, name: str, pod: Pod, *, ended: bool) -> None:

@@ -262,10 +262,10 @@ class ClusterPages:
         now, trends = time.monotonic(), self._trends
         totals = self._live.metrics.predictions.totals
         predicted, right = sum(totals.values()), totals["as_predicted"]
-        known = sum(not card.unknown for card in cards)
-        unit, lost = f"of {len(cards):,}", len(cards) - known
+        reporting = sum(not card.unknown for card in cards)
+        unit, lost = f"of {len(cards):,}", len(cards) - reporting
         yield Tile(
-            "Nodes that report", f"{known:,}", f"{lost} without a report" if lost else "", _tone(lost), unit=unit
+            "Nodes that report", f"{reporting:,}", f"{lost} without a report" if lost else "", _tone(lost), unit=unit
         )
         yield Tile("Pods", f"{sum(card.pods for card in cards):,}", "that hold resources")
         rates = trends.rates(PLACED, now)
@@ -313,15 +313,15 @@ class ClusterPages:
 
     async def node(self, request: Request) -> Response:
         name = request.path_params["name"]
-        known, host = self._card(name), present_host(self._live.cluster, name)
-        if known is None:
+        card, host = self._card(name), present_host(self._live.cluster, name)
+        if card is None:
             raise ProblemError(404, f"The cluster has no node {name}.")
-        unknown = group_unknown([known], no_report=NO_HOST_STATE.reason)
+        unknown = group_unknown([card], no_report=NO_HOST_STATE.reason)
 
         def build() -> Response:
             node = None if host is None else describe_machine(host)
             release = None if host is None else host.settings.release
-            return self._templates.response("node.html", summary=known, node=node, unknown=unknown, release=release)
+            return self._templates.response("node.html", summary=card, node=node, unknown=unknown, release=release)
 
         return await asyncio.to_thread(build)
 
@@ -469,17 +469,17 @@ class ClusterPages:
                 yield card
 
     def _card(self, node: str) -> NodeCard | None:
-        known = self._live.nodes.get(node)
-        if known is None:
+        api_node = self._live.nodes.get(node)
+        if api_node is None:
             return None
         card = self._cards.get(node)
-        if card is None or card.labels is not known.metadata.labels:
+        if card is None or card.labels is not api_node.metadata.labels:
             try:
-                card = self._measure(known)
+                card = self._measure(api_node)
             except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are shown
                 self._live.failed_decisions.note(node, error)
                 self._serial += 1
-                card = NodeCard(name=node, labels=known.metadata.labels, unknown=DEFECT, serial=self._serial)
+                card = NodeCard(name=node, labels=api_node.metadata.labels, unknown=DEFECT, serial=self._serial)
             self._cards[node] = card
         return card
 

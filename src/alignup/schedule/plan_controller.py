@@ -303,9 +303,9 @@ class PlanController:
             outcome, problem = EvictionOutcome.LOST, str(error)
         except ApiError as error:
             outcome, problem = EvictionOutcome.REFUSED, str(error)
-        known = self._evicted.get(pod.uid)
-        if outcome is EvictionOutcome.ACCEPTED and known is not None and self._active is not None:
-            self._events.note(known, EVICTED, f"evicted by plan {self._active.metadata.name}", warning=False)
+        api_pod = self._evicted.get(pod.uid)
+        if outcome is EvictionOutcome.ACCEPTED and api_pod is not None and self._active is not None:
+            self._events.note(api_pod, EVICTED, f"evicted by plan {self._active.metadata.name}", warning=False)
         step = instruction.step
         self._live.schedule(events.PlannedPodEvicted(instruction.plan, step, outcome, problem, retry_after))
 

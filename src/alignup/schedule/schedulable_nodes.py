@@ -34,26 +34,26 @@ class NodeFilter:
     def __init__(self, nodes: Informer[ApiNode], failed: Callable[[str, Exception], object]) -> None:
         self._nodes = nodes
         self._failed = failed
-        self._known: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
+        self._selections: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
 
     def allowed(self, spec: ApiPodSpec, key: Hashable = None) -> set[str]:
         """Return the names of the nodes; the set is current until the next call. *key*: the selection key of *spec*."""
         key = key or selection_key(spec)
-        if key not in self._known:
-            self._known[key] = (
+        if key not in self._selections:
+            self._selections[key] = (
                 spec,
                 {node.metadata.name for node in self._nodes.objects.values() if not self.excludes(node, spec)},
             )
-            if len(self._known) > MAX_SELECTIONS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key][1]
+            if len(self._selections) > MAX_SELECTIONS:
+                self._selections.popitem(last=False)
+        self._selections.move_to_end(key)
+        return self._selections[key][1]
 
     def allows(self, spec: ApiPodSpec, name: str, key: Hashable = None) -> bool:
         """Return whether a node exists and is allowed, without looking at others."""
-        known = self._known.get(key or selection_key(spec))
-        if known is not None:
-            return name in known[1]
+        selection = self._selections.get(key or selection_key(spec))
+        if selection is not None:
+            return name in selection[1]
         node = self._nodes.get(name)
         return node is not None and not self.excludes(node, spec)
 
@@ -68,7 +68,7 @@ class NodeFilter:
     def update(self, change: Change[ApiNode]) -> None:
         """Note that a node was added, has changed or is gone."""
         node, deleted = change.object, change.type is EventType.DELETED
-        for spec, allowed in self._known.values():
+        for spec, allowed in self._selections.values():
             allowed.discard(node.metadata.name)
             if not deleted and not self.excludes(node, spec):
                 allowed.add(node.metadata.name)

@@ -295,8 +295,8 @@ class ScheduleService:
                 row["claims"] = self._explain_claims(pod, node, answer.verdict)
             if count_markers(pod) and place < MAX_CLAIM_ROWS:
                 self._explain_steering(api_pod, pod, row)
-            if kept := self.live.scheduling.kept_nodes.describe(node):
-                row["kept"] = kept
+            if reason := self.live.scheduling.kept_nodes.describe(node):
+                row["kept"] = reason
         except Exception as error:  # noqa: BLE001
             self.live.failed_decisions.note(node, error)
             return failed_row(node, error)

@@ -45,7 +45,7 @@ class SimulatedClaims:
         self._host = host
         self._devices = {device.id: device for device in claims.devices}
         self._named = dict(claims.objects.claims) if named is None else named
-        self._taken = {id_ for id_ in claims.objects.taken() if id_ in self._devices}
+        self._taken_ids = {id_ for id_ in claims.objects.taken() if id_ in self._devices}
         self._of_pods: dict[str, _DeviceIds] = {}  #: of claims that end with their pod, by its uid
         self._first: dict[str, list[tuple[str, str]]] = {}  #: named claims that got devices for a pod, by its uid
 
@@ -67,7 +67,9 @@ class SimulatedClaims:
         if classes := objects.missing_classes(missing):
             return f"DeviceClass {', '.join(classes)} is not known"
         try:
-            allocations = allocate(missing, self._claims.devices, matches=self._claims.matches, taken=self._taken)
+            allocations = allocate(
+                missing, self._claims.devices, matches=self._claims.matches, taken_ids=self._taken_ids
+            )
         except AlignError as error:
             return str(error)
         if allocations is None:
@@ -97,19 +99,19 @@ class SimulatedClaims:
                 self._named[key] = replace(claim, host=self._host)
             else:
                 ending += ids
-            self._taken.update(ids)
+            self._taken_ids.update(ids)
         self._of_pods[pod.uid] = tuple(ending)
 
     def forget(self, uid: str) -> None:
         """Undo :meth:`allocate` for a pod that is not bound."""
         for key in self._first.get(uid, ()):
             claim = self._named[key]
-            self._taken.difference_update(device.id for device in claim.allocated or ())
+            self._taken_ids.difference_update(device.id for device in claim.allocated or ())
             self._named[key] = replace(claim, allocated=None, host="")
         self.release(uid)
 
     def release(self, uid: str) -> None:
-        self._taken.difference_update(self._of_pods.pop(uid, ()))
+        self._taken_ids.difference_update(self._of_pods.pop(uid, ()))
         self._first.pop(uid, None)
 
 

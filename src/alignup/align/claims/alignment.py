@@ -283,7 +283,7 @@ class HostClaims(NamedTuple):
         return tuple(replace(state, problem=problem) if state.claim in claims else state for state in states)
 
     def _can_allocate(self, claims: Sequence[Claim]) -> bool:
-        return allocate(claims, self.devices, matches=self.matches, taken=self.objects.taken()) is not None
+        return allocate(claims, self.devices, matches=self.matches, taken_ids=self.objects.taken()) is not None
 
     def explain(self, pod: Pod, placements: Collection[Placement], host: Host) -> tuple[ExplainedClaim, ...]:
         """Return the claims of *pod* beside *placements*, which it gets on *host*."""
@@ -317,7 +317,7 @@ class HostClaims(NamedTuple):
         unavailable = self.objects.taken() - {device.id for device in claim.allocated or ()}
         near = [device for device in self.devices if device.nodes is not None and is_aligned([device.nodes], nodes)]
         try:
-            if allocate([claim], near, matches=self.matches, taken=unavailable) is None:
+            if allocate([claim], near, matches=self.matches, taken_ids=unavailable) is None:
                 return ()
             requests = [request for alternatives in claim.requests for request in alternatives]
             return tuple(

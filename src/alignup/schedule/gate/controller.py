@@ -173,8 +173,10 @@ class GateController:
         elif pod.metadata.resource_version != instruction.version:
             written = WrittenRelease(ReleaseOutcome.CHANGED, pod)
         else:
-            known = {name: self._live.nodes.get(name) for name in nodes}
-            host_names = {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in known.items()}
+            api_nodes = {name: self._live.nodes.get(name) for name in nodes}
+            host_names = {
+                name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in api_nodes.items()
+            }
             written = await write_release(self._client, pod, host_names, steered=instruction.steered)
         if written.failure is None:
             self._live.schedule(events.ReleaseWritten(uid))

@@ -54,7 +54,7 @@ class WarningReviews:
         self._live = live
         self._count = count
         self._kinds = HostKinds(live)
-        self._known: OrderedDict[_Key, tuple[PodFinding, ...]] = OrderedDict()
+        self._findings: OrderedDict[_Key, tuple[PodFinding, ...]] = OrderedDict()
         self._searches: OrderedDict[_Key, Pod] = OrderedDict()
         self._wake = asyncio.Event()
 
@@ -108,9 +108,9 @@ class WarningReviews:
     def _ask(self, kind: HostKind, pod: Pod) -> tuple[PodFinding, ...]:
         """Return what is wrong with a pod on an empty node; nothing yet for a pod that takes long to decide on."""
         key = (kind, shape_key(pod))
-        findings = self._known.get(key)
+        findings = self._findings.get(key)
         if findings is not None:
-            self._known.move_to_end(key)
+            self._findings.move_to_end(key)
             return findings
         findings = () if is_large(pod) else _decide(kind, pod)
         self._remember(key, findings)
@@ -120,9 +120,9 @@ class WarningReviews:
         return findings
 
     def _remember(self, key: _Key, findings: tuple[PodFinding, ...]) -> None:
-        self._known[key] = findings
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._findings[key] = findings
+        if len(self._findings) > MAX_KNOWN:
+            self._findings.popitem(last=False)
 
     async def run(self) -> None:
         """Search for changes that would admit rejected pods until cancelled."""
