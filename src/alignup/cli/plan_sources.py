@@ -87,10 +87,10 @@ def read_question(
 
 def _choose(question: PlanQuestion, source: PlanSource, names: Sequence[str], options: PodOptions) -> PlanQuestion:
     """Return the question about pods with *names*; without any, all that are known to wait."""
-    wanted = parse_object_names(names, options.namespace or "")
-    if any(name.kind != "Pod" for name in wanted):
+    object_names = parse_object_names(names, options.namespace or "")
+    if any(name.kind != "Pod" for name in object_names):
         raise click.UsageError("Name a pod; for a workload, give its manifest with -f.")
-    keys = {(name.namespace, name.name) for name in wanted}
+    keys = {(name.namespace, name.name) for name in object_names}
     pods, waiting = question.pods, question.waiting
     if keys:
         pods = tuple([pod for pod in pods if _is_named(pod.metadata.namespace, pod.metadata.name, keys)])
@@ -105,7 +105,7 @@ def _choose(question: PlanQuestion, source: PlanSource, names: Sequence[str], op
 
 
 def _is_named(namespace: str, name: str, keys: Iterable[tuple[str, str]]) -> bool:
-    return any(known == name and space in ("", namespace) for space, known in keys)
+    return any(pod == name and space in ("", namespace) for space, pod in keys)
 
 
 def _host_options(options: PodOptions) -> PredictedHostOptions:

@@ -242,7 +242,7 @@ class ValueReader:
     """Reads the values of one file."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Any] = {}
+        self._numbered: dict[int, Any] = {}
 
     def read(self, value: Any) -> Any:  # noqa: ANN401 - everything that is written
         """Return a value; ``ParseError`` if it is not one that can be written."""
@@ -259,11 +259,13 @@ class ValueReader:
         if not isinstance(value, dict):
             return value
         if "$" not in value:
-            return self._known[value["#"]] if "#" in value else {key: self._read(part) for key, part in value.items()}
+            return (
+                self._numbered[value["#"]] if "#" in value else {key: self._read(part) for key, part in value.items()}
+            )
         tag, number = value.pop("$"), value.pop("#", None)
         read = self._make(tag, value)
         if number is not None:
-            self._known[number] = read
+            self._numbered[number] = read
         return read
 
     def _make(self, tag: str, value: dict[str, Any]) -> Any:  # noqa: ANN401

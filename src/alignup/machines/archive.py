@@ -126,7 +126,7 @@ class _ArchiveReader(io.RawIOBase):
         self._limit = limit
         self._left = MAX_ARCHIVE_BYTES
         self._header = 0  #: bytes read since the last member or part of its content
-        self._kept = 0  #: bytes of names and contents
+        self._kept_bytes = 0  #: bytes of names and contents
 
     def read(self, size: int = -1) -> bytes:
         count = self._left + 1 if size < 0 else min(size, self._left + 1)
@@ -190,8 +190,8 @@ class _ArchiveReader(io.RawIOBase):
         return bytes(content)
 
     def _keep(self, size: int) -> None:
-        self._kept += size
-        if self._kept > MAX_ARCHIVE_CONTENT_BYTES:
+        self._kept_bytes += size
+        if self._kept_bytes > MAX_ARCHIVE_CONTENT_BYTES:
             raise self._rejected(f"its names and contents have more than {MAX_ARCHIVE_CONTENT_BYTES} bytes")
 
     def _rejected(self, reason: str) -> SourceError:

@@ -61,7 +61,7 @@ class KubeletPoolReader:
     def __init__(self, directory: Path, machine: Machine) -> None:
         self._directory = directory
         self._machine = machine
-        self._known: KnownFiles = {}
+        self._files: KnownFiles = {}
         self._cpus = bits.of(cpu.id for cpu in machine.cpus)
         self._states: tuple[CpuState, MemoryState | None] | None = None  #: of the last pool
         self._pool: KubeletPool | None = None
@@ -101,7 +101,7 @@ class KubeletPoolReader:
         problem: StateError | None = None
         for gates in _GATES:
             try:
-                return decode_once(partial(parse, configured_policy=None, gates=gates), text, path, self._known)
+                return decode_once(partial(parse, configured_policy=None, gates=gates), text, path, self._files)
             except StateError as error:
                 problem = problem or error
         raise problem or StateError(str(path))

@@ -92,7 +92,7 @@ class EqualPods:
 class EqualPodsIndex:
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
         self._hosts = hosts
-        self._known: dict[Hashable, EqualPods] = {}
+        self._equal_pods: dict[Hashable, EqualPods] = {}
         self._restricted: dict[tuple[EqualPods, tuple[str, ...]], EqualPods] = {}
         #: wanted labels and extended resources → the hosts that have them when idle
         self._eligible: dict[Hashable, Mapping[str, int]] = {}
@@ -108,7 +108,7 @@ class EqualPodsIndex:
     def find(self, submission: PodSubmission) -> EqualPods:
         selector = tuple(sorted(submission.selector.items()))
         key = (shape_key(submission.pod), selector)
-        pods = self._known.get(key)
+        pods = self._equal_pods.get(key)
         if pods is None:
             # A claim serves the extended resources of a DeviceClass, whatever the host has.
             claimed = demand.claimed_requests(submission.pod, {})
@@ -123,5 +123,5 @@ class EqualPodsIndex:
                     and all(size <= host.allocatable.scalars.get(name, 0) for name, size in scalars)
                 }
             hosts = self._eligible[requirements]
-            pods = self._known[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
+            pods = self._equal_pods[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
         return pods

@@ -183,18 +183,18 @@ class Plugin(FaultyServer):
         return wire.ContainerAllocateResponse(envs={variable: ",".join(ids)}, annotations=annotations, devices=nodes)
 
     async def _keep_registered(self) -> None:
-        known: tuple[int, int] | None = None
+        last_registry: tuple[int, int] | None = None
         while True:
             registry = _identity(self._registry)
-            if registry is not None and registry != known:
+            if registry is not None and registry != last_registry:
                 if _identity(self.socket) is None:
                     await self.restart()
                 try:
                     await self.register()
-                    known = registry
+                    last_registry = registry
                 except unix_grpc.StatusError as error:
                     self.rejections.append(str(error))
-                    known = None
+                    last_registry = None
                     await asyncio.sleep(self.retry_delay)
             await asyncio.sleep(POLL_INTERVAL)
 

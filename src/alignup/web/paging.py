@@ -44,7 +44,7 @@ class SnapshotPager(Generic[Item]):
     def __init__(self, encode: Callable[[Item], bytes], *, now: Callable[[], float] = time.monotonic) -> None:
         self._encode = encode
         self._now = now
-        self._kept: dict[str, tuple[float, Sequence[Item]]] = {}  #: ID → time of expiry and the list, oldest first
+        self._snapshots: dict[str, tuple[float, Sequence[Item]]] = {}  #: ID → time of expiry and the list, oldest first
 
     async def page(self, take_snapshot: Callable[[], Sequence[Item]], *, limit: int, token: str | None) -> Page:
         """Return the page of *token*, or the first page of a new snapshot, with at most *limit* items.
@@ -62,10 +62,10 @@ class SnapshotPager(Generic[Item]):
 
     def _keep(self, items: Sequence[Item]) -> str:
         self._drop_expired()
-        while len(self._kept) >= _SNAPSHOTS:
-            del self._kept[next(iter(self._kept))]
+        while len(self._snapshots) >= _SNAPSHOTS:
+            del self._snapshots[next(iter(self._snapshots))]
         key = secrets.token_hex(8)
-        self._kept[key] = self._now() + _SNAPSHOT_SECONDS, items
+        self._snapshots[key] = self._now() + _SNAPSHOT_SECONDS, items
         return key
 
     def _find(self, token: str) -> tuple[str, int, Sequence[Item]]:
@@ -76,13 +76,13 @@ class SnapshotPager(Generic[Item]):
         if match is None:
             raise InvalidTokenError
         self._drop_expired()
-        if match[1] not in self._kept:
+        if match[1] not in self._snapshots:
             raise TokenExpiredError
-        items = self._kept[match[1]][1]
+        items = self._snapshots[match[1]][1]
         return match[1], min(int(match[2]), len(items)), items
 
     def _drop_expired(self) -> None:
-        self._kept = {key: entry for key, entry in self._kept.items() if entry[0] > self._now()}
+        self._snapshots = {key: entry for key, entry in self._snapshots.items() if entry[0] > self._now()}
 
 
 async def encode_items(

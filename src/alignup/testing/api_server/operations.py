@@ -112,9 +112,10 @@ def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
     resource, key = call.resource, call.key
     pod = copy_of(store.get(resource, key).document)
     metadata, spec = pod["metadata"], pod.setdefault("spec", {})
-    wanted = binding.get("metadata") or {}
-    if wanted.get("uid") not in {None, "", metadata["uid"]}:
-        why = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
+    binding_metadata = binding.get("metadata") or {}
+    uid = binding_metadata.get("uid")
+    if uid not in {None, "", metadata["uid"]}:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}"
         raise conflict("pods/binding", key[1], why)
     problems = {
         "is being deleted, cannot be assigned to a host": metadata.get("deletionTimestamp"),
@@ -125,8 +126,8 @@ def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
         if reason:
             raise conflict("pods/binding", key[1], f"pod {key[1]} {problem}")
     spec["nodeName"] = binding["target"]["name"]
-    if wanted.get("annotations"):
-        metadata["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
+    if binding_metadata.get("annotations"):
+        metadata["annotations"] = {**metadata.get("annotations", {}), **binding_metadata["annotations"]}
     conditions = pod.setdefault("status", {}).setdefault("conditions", [])
     conditions[:] = [condition for condition in conditions if condition.get("type") != "PodScheduled"]
     conditions.append({"type": "PodScheduled", "status": "True", "lastTransitionTime": store.timestamp()})
