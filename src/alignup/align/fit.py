@@ -63,12 +63,12 @@ class UsedResources(NamedTuple):
     def plus(self, pod: FitRequest, *, by: int = 1) -> "UsedResources":
         scalars = self.scalars
         if pod.scalars:
-            changed = dict(scalars)
+            new_scalars = dict(scalars)
             for name, amount in pod.scalars.items():
-                changed[name] = changed.get(name, 0) + by * amount
-                if not changed[name]:
-                    del changed[name]
-            scalars = changed
+                new_scalars[name] = new_scalars.get(name, 0) + by * amount
+                if not new_scalars[name]:
+                    del new_scalars[name]
+            scalars = new_scalars
         return UsedResources(
             self.milli_cpu + by * pod.milli_cpu,
             self.memory + by * pod.memory,
@@ -132,8 +132,8 @@ def check_fit(
     if is_critical(pod) and (
         missing := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
     ):
-        listed = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
-        return FitFailure(UNEXPECTED_ADMISSION, f"{_NOTHING_TO_EVICT}[{listed}]", insufficient)
+        resources = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
+        return FitFailure(UNEXPECTED_ADMISSION, f"{_NOTHING_TO_EVICT}[{resources}]", insufficient)
     return FitFailure(insufficient[0].reason, insufficient[0].message, insufficient)
 
 
@@ -150,9 +150,9 @@ def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitReq
         request = demand.fit_request(pod.without_requests(claimed)) if claimed else request
     if request.scalars.keys() <= allocatable.scalars.keys():
         return request
-    unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
+    unknown_names = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
     scalars = dict(request.scalars)
-    for name in unknown:
+    for name in unknown_names:
         del scalars[name]
         if name in pod.overhead:
             scalars[name] = max(0, pod.overhead[name].value())

@@ -99,8 +99,8 @@ def restart(host: Host, ledger: Ledger, pods: Iterable[Pod]) -> Restart:
             continue
         started.apply(decision)
         old_holdings, new_holdings = _held(ledger, pod.uid), _held(started.ledger, pod.uid)
-        if changed := [kind for kind in old_holdings if old_holdings[kind] != new_holdings[kind]]:
-            changes[pod.uid] = PodChange(name, pod.uid, "", f"its {' and '.join(changed)} change")
+        if changed_kinds := [kind for kind in old_holdings if old_holdings[kind] != new_holdings[kind]]:
+            changes[pod.uid] = PodChange(name, pod.uid, "", f"its {' and '.join(changed_kinds)} change")
     return Restart(changes, Host(host.machine, host.settings, ledger=started.ledger, others=host.others))
 
 

@@ -35,8 +35,8 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
     that of some GPUs, stands for the nearest nodes with CPUs.
     """
     value = attributes.get(NUMA_NODE)
-    listed = value if isinstance(value, tuple) else (value,)
-    ids = [node for node in listed if isinstance(node, int) and not isinstance(node, bool)]
+    values = value if isinstance(value, tuple) else (value,)
+    ids = [node for node in values if isinstance(node, int) and not isinstance(node, bool)]
     if machine is None:
         return bits.of(node for node in ids if 0 <= node < MAX_NODE_ID) or None
     node_ids = {node.id for node in machine.nodes}
@@ -47,9 +47,9 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
 def _wrong_numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> tuple[int, ...]:
     """Return the NUMA nodes in the attributes of a device that the *machine* does not have; -1 means unknown."""
     value = attributes.get(NUMA_NODE)
-    listed = value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple) else (value,)
     node_ids = {-1, *(node.id for node in machine.nodes)}
-    return tuple(node for node in listed if isinstance(node, int) and node not in node_ids)
+    return tuple(node for node in values if isinstance(node, int) and node not in node_ids)
 
 
 def _pci_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> set[int]:

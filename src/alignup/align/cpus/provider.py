@@ -67,11 +67,11 @@ def select_reserved_cpus(
             "[cpumanager] unable to reserve the required amount of CPUs "
             f"(size of {bits.show(reserved)} did not equal {count})"
         )
-    unknown = reserved & ~view.all_cpus
-    if unknown:
+    unknown_cpus = reserved & ~view.all_cpus
+    if unknown_cpus:
         raise SettingsError(
             "[cpumanager] unable to build the reserved physical CPUs from the reserved set: "
-            f"unknown CPU ID: {next(bits.members(unknown))}"
+            f"unknown CPU ID: {next(bits.members(unknown_cpus))}"
         )
     return reserved
 
@@ -301,14 +301,14 @@ class CpuProvider(Provider[CpuLedger]):
 
     def _is_stale(self, ledger: CpuLedger, pod: Pod) -> bool:
         """Return whether the CPUs of the pod are partly shared, or a container has some and one before it has none."""
-        stored = ledger.held.get(pod.uid, {})
-        missing = [container.name not in stored for container in pod.all_containers]
+        containers = ledger.held.get(pod.uid, {})
+        missing = [container.name not in containers for container in pod.all_containers]
         return bool(ledger.pod_held[pod.uid] & ledger.shared) or missing != sorted(missing)
 
     def _restore_pod(self, ledger: CpuLedger, pod: Pod) -> CpuLedger:
         """Let the pod keep its CPUs; containers without any get theirs. If these are too few, all are released."""
         try:
-            parts = self._divide(pod, ledger.pod_held[pod.uid], stored=ledger.held.get(pod.uid, {}))
+            parts = self._divide(pod, ledger.pod_held[pod.uid], stored_cpus=ledger.held.get(pod.uid, {}))
         except ProviderError as error:
             error.residue = ledger.forget(pod.uid)
             raise
@@ -406,8 +406,8 @@ class CpuProvider(Provider[CpuLedger]):
             )
         return ""
 
-    def _divide(self, pod: Pod, cpus: CpuSet, stored: Mapping[str, CpuSet] = _NOTHING) -> dict[str, CpuSet]:
-        """Divide the pod's CPUs among its containers, of which some may have *stored* parts.
+    def _divide(self, pod: Pod, cpus: CpuSet, stored_cpus: Mapping[str, CpuSet] = _NOTHING) -> dict[str, CpuSet]:
+        """Divide the pod's CPUs among its containers, of which some may have CPUs already (*stored_cpus*).
 
         Sidecars keep theirs. Other init containers run one after the other on the rest at that time, then the
         containers run side by side on the rest. Containers without exclusive CPUs share what the others leave.
@@ -416,7 +416,7 @@ class CpuProvider(Provider[CpuLedger]):
         pool = cpus
         for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
-            part = stored.get(container.name)
+            part = stored_cpus.get(container.name)
             if part is None and count:
                 part = self._selection.take(pool, count)
             ordinary_init = pod.is_ordinary_init(container.name)

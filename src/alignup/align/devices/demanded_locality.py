@@ -131,12 +131,12 @@ def check_demand(
         answers = _check_links(locality, [device for device in located if device.kind is DeviceKind.GPU])
     else:
         answers = _check_levels(locality, located, FARTHEST[demand.locality])
-    unknown = None
+    unknown_answer = None
     for answer in answers:
         if answer.satisfied is False:
             return answer
-        unknown = unknown or answer
-    return unknown or _SATISFIED
+        unknown_answer = unknown_answer or answer
+    return unknown_answer or _SATISFIED
 
 
 def _no_address(name: str, id_: str) -> str:

@@ -42,8 +42,8 @@ class PluginRule(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        listed = ", ".join(cls)
-        raise SettingsError(f"unknown rule of a device plugin: {quote(str(value))}; known rules: {listed}")
+        rules = ", ".join(cls)
+        raise SettingsError(f"unknown rule of a device plugin: {quote(str(value))}; known rules: {rules}")
 
 
 #: Rules that depend on where devices are, and on the links between them.

@@ -207,16 +207,20 @@ class ReservationChange:
         entries = settings.reserved_memory
         if self.shares:
             new = {share.node: Unit.BYTES.quantity(share.now) for share in self.shares}
-            changed = [
+            new_entries = [
                 ReservedMemory(entry.node, {**entry.limits, self.resource: new.pop(entry.node)})
                 if self.resource in entry.limits and entry.node in new
                 else entry
                 for entry in entries
             ]
-            changed += [ReservedMemory(node, {self.resource: amount}) for node, amount in new.items()]
-            positive = ({name: amount for name, amount in entry.limits.items() if amount.unscaled} for entry in changed)
+            new_entries += [ReservedMemory(node, {self.resource: amount}) for node, amount in new.items()]
+            positive = (
+                {name: amount for name, amount in entry.limits.items() if amount.unscaled} for entry in new_entries
+            )
             entries = tuple(
-                ReservedMemory(entry.node, limits) for entry, limits in zip(changed, positive, strict=True) if limits
+                ReservedMemory(entry.node, limits)
+                for entry, limits in zip(new_entries, positive, strict=True)
+                if limits
             )
         other = migrate_host(host, replace(settings, reservation=reservation, cpus=cpus, reserved_memory=entries))
         reserved = {entry.node: {type_: amount.value() for type_, amount in entry.limits.items()} for entry in entries}

@@ -255,11 +255,11 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
 
 def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
     """Return the pod's other requests of *type_*: containers, pod level, overhead."""
-    named = [other.resources.requests.get(type_) for other in pod.all_containers if other.name != container]
+    amounts = [other.resources.requests.get(type_) for other in pod.all_containers if other.name != container]
     if container is not None:
-        named.append(pod.resources.requests.get(type_))
-    named.append(pod.overhead.get(type_))
-    return [amount.value() for amount in named if amount is not None and not amount.is_zero]
+        amounts.append(pod.resources.requests.get(type_))
+    amounts.append(pod.overhead.get(type_))
+    return [amount.value() for amount in amounts if amount is not None and not amount.is_zero]
 
 
 def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:

@@ -329,9 +329,9 @@ def _preferred_width(resource: ResourceHints) -> int:
 
 
 def _conflicting_preferences(resources: Sequence[ResourceHints]) -> Iterator[str]:
-    shown = [(resource.resource, *shown_hints(resource)) for resource in resources]
-    impossible = [entry for entry in shown if not entry[1] and not entry[2]]
-    for name, hints, hidden in impossible or shown:
+    hint_entries = [(resource.resource, *shown_hints(resource)) for resource in resources]
+    impossible = [entry for entry in hint_entries if not entry[1] and not entry[2]]
+    for name, hints, hidden in impossible or hint_entries:
         preferred = [hint.nodes for hint in hints if hint.preferred]
         if preferred:
             # Hints are listed from narrow to wide: those after one that is not preferred are hardly ever preferred.

@@ -141,10 +141,10 @@ class MemoryLedger:
                 start += _hand_over(blocks_by_container, changes, block, later)
                 handed_over[block[:2]] = min(start, len(earlier)) if init else start
         reusable = self._reusable_after(pod, blocks, init=init) if init or again else self.reusable_by(pod)
-        changed = with_item(
+        holdings = with_item(
             self.held, pod, with_items(blocks_by_container, changes) if blocks_by_container else changes
         )
-        return MemoryLedger(nodes, changed, self.pod_held, pod, reusable, handed_over)
+        return MemoryLedger(nodes, holdings, self.pod_held, pod, reusable, handed_over)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
         """Give a container what it holds already: only the reusable memory changes."""
@@ -207,9 +207,9 @@ class MemoryLedger:
             if self.held:
                 raise StateError("[memorymanager] machine state can not be empty when it has memory assignments")
             return idle
-        stored = MemoryLedger(self.nodes, self.held, self.pod_held if pod_level else {})
+        ledger = MemoryLedger(self.nodes, self.held, self.pod_held if pod_level else {})
         nodes = dict(idle.nodes)
-        for pod, container, block in _charged(stored):
+        for pod, container, block in _charged(ledger):
             # One node of a group must list the type.
             lists_type = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
             for node in bits.members(block.nodes):
@@ -222,7 +222,7 @@ class MemoryLedger:
             _charge(nodes, (block,), [block.size])
         if not _same(self.nodes, nodes):
             raise StateError("[memorymanager] the expected machine state is different from the real one")
-        return stored
+        return ledger
 
     def moved_to(self, idle: "MemoryLedger") -> "MemoryLedger":
         """Return this ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
@@ -255,14 +255,14 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
     single = group and group & group - 1 == 0
     for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         _, assignments, tables = nodes[id_]
-        changed = dict(tables)
+        new_tables = dict(tables)
         for index, (_, type_, _) in enumerate(blocks):
             table = tables.get(type_, EMPTY_TABLE)
             size = min(sizes[index], table.free)
             if size:
-                changed[type_] = table.take(size)
+                new_tables[type_] = table.take(size)
                 sizes[index] -= size
-        nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
+        nodes[id_] = NodeMemory(group, assignments + len(blocks), new_tables)
 
 
 def _hand_over(

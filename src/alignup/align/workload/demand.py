@@ -151,8 +151,8 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
     if whole:
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
     total = aggregate(pod, lambda container: _bytes(container.resources))
-    named = {name for container in pod.containers for name in container.resources.requests}
-    return {name: size for name, size in total.items() if name in named}
+    requested_names = {name for container in pod.containers for name in container.resources.requests}
+    return {name: size for name, size in total.items() if name in requested_names}
 
 
 def devices(pod: Pod, container: Container | None, resources: Collection[str]) -> dict[str, int]:
@@ -160,8 +160,8 @@ def devices(pod: Pod, container: Container | None, resources: Collection[str]) -
 
     Overhead does not count.
     """
-    named = limits(pod, overhead=False) if container is None else container.resources.limits
-    return {name: amount.value() for name, amount in named.items() if name in resources}
+    amounts = limits(pod, overhead=False) if container is None else container.resources.limits
+    return {name: amount.value() for name, amount in amounts.items() if name in resources}
 
 
 def without_claimed(pod: Pod, capacity: Mapping[str, int]) -> Pod:
