@@ -221,14 +221,16 @@ class Cluster:
         """
         self._lists += 1
         self._listed = True
-        listed = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
+        pods_by_uid = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
         ended = [
             (record, uid)
             for record in self._records.values()
             for uid in (*record.ledger.pods, *(binding.uid for binding in record.bindings if binding.observed))
-            if uid not in listed
+            if uid not in pods_by_uid
         ]
-        early = [(pod, host) for host, bound in self._early.items() for pod in bound.values() if pod.uid not in listed]
+        early = [
+            (pod, host) for host, bound in self._early.items() for pod in bound.values() if pod.uid not in pods_by_uid
+        ]
         for pod, host in early:
             self.observe(pod, host, PodStage.ENDED)
         for stage in (PodStage.TERMINATING, PodStage.ENDED):
@@ -236,7 +238,7 @@ class Cluster:
                 self._enter_stage(record, uid, stage)
                 self._verdicts.touch(record.name)
             if stage is PodStage.TERMINATING:
-                for pod, host, current in listed.values():
+                for pod, host, current in pods_by_uid.values():
                     self.observe(pod, host, current, listed=self._lists)
 
     def observe_rejection(self, uid: str, host: str, reason: str) -> None:

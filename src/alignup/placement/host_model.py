@@ -97,10 +97,10 @@ class HostModels:
     def __len__(self) -> int:
         return self._count
 
-    def keep(self, used: Collection[HostModel]) -> None:
+    def keep(self, used_models: Collection[HostModel]) -> None:
         """Forget the models that no host is of any more; a host may report another machine every second."""
-        models_in_use = {key: [model for model in models if model in used] for key, models in self._models.items()}
-        self._models = {key: models for key, models in models_in_use.items() if models}
+        remaining = {key: [model for model in models if model in used_models] for key, models in self._models.items()}
+        self._models = {key: models for key, models in remaining.items() if models}
         self._count = sum(map(len, self._models.values()))
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:

@@ -205,10 +205,10 @@ class VerdictCache:
 
     def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
         alignment = self.alignment(model, ledger, approximate=approximate)
-        used = used_key(ledger.used)
-        state = alignment.states.get(used)
+        key = used_key(ledger.used)
+        state = alignment.states.get(key)
         if state is None:
-            state = alignment.states[used] = HostState(alignment, ledger)
+            state = alignment.states[key] = HostState(alignment, ledger)
         if self._max_states:
             self._recent[state] = None
             self._recent.move_to_end(state)
@@ -360,15 +360,15 @@ class _ShapeTable:
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
         """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""
-        chosen: list[str] = []
+        best_hosts: list[str] = []
         for late in (False, True):
             for rank in sorted(self._by_rank):
                 for host in self._by_rank[rank]:
                     if (host in last) is late and host in among:
-                        chosen.append(host)
-                        if len(chosen) >= limit:
-                            return chosen
-        return chosen
+                        best_hosts.append(host)
+                        if len(best_hosts) >= limit:
+                            return best_hosts
+        return best_hosts
 
 
 class HostVerdicts:

@@ -96,11 +96,11 @@ def find_hosts(
         for uid, (pod, shape) in candidates.items():
             if shape in refused:
                 continue
-            admitted = _admit(record.model, after, pod)
-            if admitted is None:
+            ledger_with_pod = _admit(record.model, after, pod)
+            if ledger_with_pod is None:
                 refused.add(shape)
             else:
-                admitted_pods[uid], after = pod, admitted
+                admitted_pods[uid], after = pod, ledger_with_pod
                 refused.clear()
         if admitted_pods:
             hosts[record.name] = tuple(admitted_pods.values())

@@ -439,10 +439,10 @@ class Planner:
         for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
             start, leaving = self._without(room, name, units, after)
             for moved in islice(self._find_new_places(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
-                changed = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
+                changed_hosts = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
                 gain = sum(
                     self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
-                    for other in changed
+                    for other in changed_hosts
                     if other in usable and (state := self._host(room.hosts, other))
                 )
                 if gain > 0:
@@ -470,8 +470,8 @@ class Planner:
         tried: set[Hashable] = set()
         usable = self.hosts_for(waiting)
         names = (name for name in self._verdicts.of_all(waiting.pod).by_rank(usable) if name not in hosts)
-        changed = [name for name in hosts if name in usable]
-        for name in chain(names, changed):
+        usable_names = [name for name in hosts if name in usable]
+        for name in chain(names, usable_names):
             host = self._host(hosts, name)
             if host is None or host.key in tried:
                 continue
@@ -623,8 +623,8 @@ class Planner:
             running.protected for running in self._rules.pods.values() if running.protected and running.host in names
         )
         if protected:
-            listed = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
-            reasons.append(f"pods that are never evicted: {listed}")
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
+            reasons.append(f"pods that are never evicted: {counts}")
         return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
 
 
@@ -665,6 +665,6 @@ def lack(verdict: Verdict) -> float:
 
 
 def _nodes(names: Collection[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
-    return ", ".join(listed[:MAX_NAMES]) + more
+    sorted_names = sorted(names)
+    more = f" and {len(sorted_names) - MAX_NAMES} more" if len(sorted_names) > MAX_NAMES else ""
+    return ", ".join(sorted_names[:MAX_NAMES]) + more

@@ -57,8 +57,8 @@ def demand_problem(pod: Pod) -> str:
     for annotation, supported in _SUPPORTED_VALUES.items():
         value = pod.annotations.get(annotation)
         if value is not None and value not in set(supported):
-            shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-            return f"annotation {annotation} is {shown!r}; use {', '.join(supported)}"
+            excerpt = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+            return f"annotation {annotation} is {excerpt!r}; use {', '.join(supported)}"
     return devices_problem(pod)
 
 
@@ -130,9 +130,9 @@ def _refuse_devices(
     }
     locality = (ledger.places.machine if ledger.places else host.machine).locality
     unsettled = ledger.places.unsettled if ledger.places else {}
-    checked = {(demand, container) for demand, container, _ in users}  # together with the devices of claims
+    checked_claims = {(demand, container) for demand, container, _ in users}  # together with the devices of claims
     for demand in demands:
-        placements = [each for each in decision.placements if (demand, each.container) not in checked]
+        placements = [each for each in decision.placements if (demand, each.container) not in checked_claims]
         unmet = find_unmet_locality([demand], placements, locality, others=others, unsettled=unsettled)
         if unmet:
             return Refusal(unmet.reason, unmet.detail)

@@ -123,14 +123,14 @@ def reason_text(rejection: Rejection, disagreeing: Sequence[str] = ()) -> str:
     if disagreeing:
         return f"no NUMA nodes are preferred by {' and '.join(disagreeing)} alike"
     resources = sorted({shortfall.resource for shortfall in rejection.shortfalls})
-    listed = ", ".join(resources)
+    names = ", ".join(resources)
     if rejection.provider == "host":
-        return f"not enough {listed} on the whole host" if resources else rejection.reason
+        return f"not enough {names} on the whole host" if resources else rejection.reason
     if rejection.provider is not None:
-        return f"not enough free {listed}" if resources else rejection.reason
+        return f"not enough free {names}" if resources else rejection.reason
     if not resources:
         return "no NUMA nodes suit all resources together"
-    return f"not enough {listed} on one NUMA node"
+    return f"not enough {names} on one NUMA node"
 
 
 def detail_text(rejection: Rejection) -> str:

@@ -176,7 +176,7 @@ class Bindings:
     def give_up(self, request: int) -> None:
         """Answer a request that could not be handled, nor undone, so that nothing waits for it."""
         binding = self._bindings.pop(request, None)
-        answers = [done for done in self._turn.instructions if isinstance(done, AnswerBinding)]
+        answers = [instruction for instruction in self._turn.instructions if isinstance(instruction, AnswerBinding)]
         if all(answer.request != request for answer in answers):
             self._turn.emit(AnswerBinding(request, FAILED))
         if binding is None:
@@ -194,8 +194,8 @@ class Bindings:
                 self._refuse(binding, NOT_LEADING)
                 return
             node = binding.node
-            unknown = self._cluster.record(node) is None
-            alone = unknown and (self.allow_unknown or node in self._facts.approximate_nodes)
+            without_report = self._cluster.record(node) is None
+            alone = without_report and (self.allow_unknown or node in self._facts.approximate_nodes)
             turn = self._gangs.turn(binding.facts, node, alone=alone)
             if isinstance(turn, str):
                 if turn:
@@ -224,11 +224,11 @@ class Bindings:
         else:
             self._steer(binding)
 
-    def _steer(self, binding: PendingBinding, read: ClaimsRead | None = None) -> None:
+    def _steer(self, binding: PendingBinding, claims_read: ClaimsRead | None = None) -> None:
         def beside(options: Mapping[NodeSet, Verdict]) -> dict[NodeSet, str]:
-            if read is None or read.pod is None:
+            if claims_read is None or claims_read.pod is None:
                 return {}
-            pod, node, claims = read.pod, binding.node, read.claims
+            pod, node, claims = claims_read.pod, binding.node, claims_read.claims
             return claims_beside(options, lambda verdict: self._facts.explain_claims(pod, node, verdict, claims))
 
         def done(steered: Steered) -> None:

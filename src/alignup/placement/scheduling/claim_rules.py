@@ -198,7 +198,7 @@ class GatedClaims:
 
         *drop* is called with those that have no devices for it until they change.
         """
-        chosen: list[tuple[bool, int, str]] = []
+        chosen_nodes: list[tuple[bool, int, str]] = []
         limit, busy = SURE, self._busy(pod)
         if busy is None:
             return ()
@@ -212,10 +212,10 @@ class GatedClaims:
                 continue
             if not fit.certain:
                 limit = UNSURE
-            chosen.append((not self._may_align(pod, name), place, name))
-            if len(chosen) >= max(limit, JUDGED):
+            chosen_nodes.append((not self._may_align(pod, name), place, name))
+            if len(chosen_nodes) >= max(limit, JUDGED):
                 break
-        return tuple(name for _, _, name in sorted(chosen)[:limit])
+        return tuple(name for _, _, name in sorted(chosen_nodes)[:limit])
 
     def refusal(self, pod: Pod, name: str) -> str:
         """Return why a pod is not released to a node because of its claims; empty: it may be."""

@@ -62,8 +62,8 @@ class GangPlacement:
             return not self._kept_nodes.keeps_out(host, last, gang.order, after=others)
 
         answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
-        chosen = [binding for binding in answer.bindings if binding.pod.uid in nodes]
-        fitting = placed + len(chosen)
+        chosen_bindings = [binding for binding in answer.bindings if binding.pod.uid in nodes]
+        fitting = placed + len(chosen_bindings)
         if fitting < facts.minimum:
             for member in {_member_key(member): member for member in gang.members}.values():
                 self._note_kept_nodes(member, gang.order)
@@ -74,7 +74,7 @@ class GangPlacement:
                 )
             answer = replace(answer, verdicts=verdicts)
             return GangChoice(problem=describe_gang(gang.key, facts, fitting, answer, self._cluster), fitting=fitting)
-        return self._assume_gang(gang, chosen, beside)
+        return self._assume_gang(gang, chosen_bindings, beside)
 
     def _note_kept_nodes(self, member: PodFacts, order: WaitingOrder) -> None:
         """Note the nodes that would admit a pod of a gang that waits, were they not kept."""
@@ -111,10 +111,10 @@ class GangPlacement:
         return frozenset(allowed)
 
     def _assume_gang(
-        self, gang: WaitingGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]
+        self, gang: WaitingGang, chosen_bindings: Sequence[GangBinding], beside: Mapping[str, GangBinding]
     ) -> GangChoice:
         by_node: dict[str, list[GangBinding]] = {}
-        for binding in chosen:
+        for binding in chosen_bindings:
             by_node.setdefault(binding.host, []).append(binding)
         beside_on_node = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
         mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
@@ -122,10 +122,10 @@ class GangPlacement:
         if at_once and not all(self._admits_any_order(by_node[host], beside_on_node[host]) for host in mixed):
             return GangChoice(problem=f"gang {gang.key}: {NO_ORDER}")
         others = [binding for bindings in beside_on_node.values() for binding in bindings]
-        verdicts = self._assumptions.assume_gang(chosen, beside=others)
+        verdicts = self._assumptions.assume_gang(chosen_bindings, beside=others)
         if not verdicts[-1].admits:
             return GangChoice(problem=f"gang {gang.key}: {verdicts[-1].reason}")
-        return GangChoice(tuple(chosen), in_turn=bool(mixed) and not at_once)
+        return GangChoice(tuple(chosen_bindings), in_turn=bool(mixed) and not at_once)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
         """Return whether a node admits pods in whatever order they are bound."""

@@ -392,8 +392,8 @@ class Gate:
                 return next(((name,) for name in candidates if self._assumptions.assume(pod, name).admits), ())
             if problem := claim_preference(pod)[1]:
                 self._turn.emit(WriteEvent(waiting.uid, reason_codes.UNKNOWN_CLAIM_PREFERENCE, problem))
-            chosen = self.claims.choose(pod, candidates, pod_class.drop)
-            return self._assumptions.assume_any(pod, self._nameable(waiting, chosen))
+            chosen_nodes = self.claims.choose(pod, candidates, pod_class.drop)
+            return self._assumptions.assume_any(pod, self._nameable(waiting, chosen_nodes))
         except AlignError as error:
             self._turn.emit(
                 WriteEvent(waiting.uid, reason_codes.INVALID_POD, f"no kubelet can decide on the pod: {error}")

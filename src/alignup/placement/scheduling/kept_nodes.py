@@ -269,8 +269,8 @@ class KeptNodes:
         given_back: list[Instruction] = []
         for step in (self._give_back_changed, self._give_back_unused, self._give_back_delaying):
             for holder in self._holders():
-                done = self._isolated(holder.first, now, partial(step, holder, now))
-                given_back += self._give_back([holder], FAILED) if done is None else done
+                instructions = self._isolated(holder.first, now, partial(step, holder, now))
+                given_back += self._give_back([holder], FAILED) if instructions is None else instructions
         self._checked = now
         return given_back + self._keep_next(now)
 
@@ -334,9 +334,9 @@ class KeptNodes:
             and self._isolated(waiting, now, partial(self._is_due, waiting, now))
         ]
         for waiting in sorted(due, key=lambda waiting: waiting.facts.order):
-            done = self._isolated(waiting, now, partial(self._keep_for, waiting, now))
-            if done is not None:
-                return done
+            instructions = self._isolated(waiting, now, partial(self._keep_for, waiting, now))
+            if instructions is not None:
+                return instructions
         return []
 
     def _keep_for(self, waiting: WaitingPod, now: float) -> list[Instruction] | None:

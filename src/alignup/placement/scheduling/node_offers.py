@@ -93,8 +93,8 @@ class NodeOffers:
         refusals = self._refusals(pod)  # also because of the places that others of its gang have now
         if place is not None:
             others = self._without_report(names) if place.unfit else []  # gangs are not decided there
-            if others and (chosen := self._best(event, others, refusals)):
-                return AnswerNodes(tuple(chosen))
+            if others and (best_nodes := self._best(event, others, refusals)):
+                return AnswerNodes(tuple(best_nodes))
             if place.problem:
                 self._wake_ups.refused(event.facts, names)
                 for node in refusals:
@@ -111,10 +111,10 @@ class NodeOffers:
                 return AnswerNodes((place.host,))
         if not needs_alignment(pod) and not restricts_claims(pod):
             return self._answer_unaligned(event.facts, names, refusals)
-        if chosen := self._best(event, names, refusals):
+        if best_nodes := self._best(event, names, refusals):
             self.forget(pod.uid)
-            self._offered |= dict.fromkeys(chosen, (pod.uid, self._turn.now + OFFER_SECONDS))
-            return AnswerNodes(tuple(chosen))
+            self._offered |= dict.fromkeys(best_nodes, (pod.uid, self._turn.now + OFFER_SECONDS))
+            return AnswerNodes(tuple(best_nodes))
         return self._refuse(event.facts, names, refusals)
 
     def _answer_unaligned(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
@@ -161,21 +161,23 @@ class NodeOffers:
         last = self._offered_to_others(pod.uid) | event.avoided
         if pod.uid in self._assumptions:  # the scheduler tries again, and the assumed node still admits the pod
             ranked = [ranked.host for ranked in self._cluster.rank(pod, names)]
-            chosen = sorted(ranked, key=lambda name: name in last)
+            best_nodes = sorted(ranked, key=lambda name: name in last)
         else:
             candidate_count = limit if not pod.uses_claims else len(names) if restricts_claims(pod) else MAX_JUDGED
-            chosen = self._cluster.best(pod, max(limit, candidate_count) + len(refused_nodes), among=names, last=last)
-        chosen = [name for name in chosen if name not in refused_nodes]
+            best_nodes = self._cluster.best(
+                pod, max(limit, candidate_count) + len(refused_nodes), among=names, last=last
+            )
+        best_nodes = [name for name in best_nodes if name not in refused_nodes]
         if pod.uses_claims:
-            chosen = self._suitability.select(pod, chosen, limit)
-        others = self._without_report(names) if len(chosen) < limit else []
+            best_nodes = self._suitability.select(pod, best_nodes, limit)
+        others = self._without_report(names) if len(best_nodes) < limit else []
         if others and not restricts_claims(pod):
             verdicts = self._verdicts(pod, others)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
-            chosen += [name for _, name in sorted(judged) if verdicts[name].admits]
+            best_nodes += [name for _, name in sorted(judged) if verdicts[name].admits]
             if self.options.allow_unknown and not needs_exact_host(pod):
-                chosen += [name for name in others if not verdicts[name].admits]
-        return chosen[:limit]
+                best_nodes += [name for name in others if not verdicts[name].admits]
+        return best_nodes[:limit]
 
     def _offered_to_others(self, uid: str) -> set[str]:
         """Return the nodes that were offered to other pods lately."""

@@ -108,8 +108,8 @@ class NodeChanges:
 
     def since(self, version: int) -> list[str]:
         nodes = []
-        for node, changed in reversed(self._versions.items()):
-            if changed <= version:
+        for node, node_version in reversed(self._versions.items()):
+            if node_version <= version:
                 break
             nodes.append(node)
         return nodes
@@ -278,8 +278,8 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         patient = [key for key in firsts if self._failures[key] < MAX_FAILURES]
         if not patient:
             self._failures.clear()
-        chosen = min(patient or firsts, key=lambda key: firsts[key])
-        entry, (namespace, again) = firsts[chosen], chosen
+        chosen_key = min(patient or firsts, key=lambda key: firsts[key])
+        entry, (namespace, again) = firsts[chosen_key], chosen_key
         if again:
             self._blocked[namespace].tried(entry)
         else:
@@ -332,13 +332,13 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
 
     def candidates(self, pod_class: PodClass, rank: RankNodes) -> Iterator[str]:
         """Return the nodes that admit the pods of a class, the best first."""
-        changed = self._changes.since(pod_class.version)
+        changed_nodes = self._changes.since(pod_class.version)
         first: PodFacts = self._kinds[pod_class][0].item
-        if pod_class.ranking is None or len(changed) > MAX_CHANGED:
+        if pod_class.ranking is None or len(changed_nodes) > MAX_CHANGED:
             pod_class.rank(None, rank(pod_class.pod, self._facts.allowed(first)))
         else:
-            allowed = [node for node in changed if self._facts.allows(first, node)]
-            pod_class.rank(changed, rank(pod_class.pod, allowed) if allowed else ())
+            allowed = [node for node in changed_nodes if self._facts.allows(first, node)]
+            pod_class.rank(changed_nodes, rank(pod_class.pod, allowed) if allowed else ())
         pod_class.version = self._changes.version
         return iter(pod_class)
 

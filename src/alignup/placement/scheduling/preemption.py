@@ -96,8 +96,8 @@ class Preemption:
         for member in gang:
             refusals = self._refusals(member.pod)
             hosts = {node for node in self._facts.allowed(member) if node not in refusals}
-            asked = member.uid == pod.uid
-            pending.append(PendingPod(member.pod, frozenset(hosts.intersection(proposed) if asked else hosts)))
+            is_asked = member.uid == pod.uid
+            pending.append(PendingPod(member.pod, frozenset(hosts.intersection(proposed) if is_asked else hosts)))
         running = {
             uid: RunningPod(pod=admitted.pod, host=node, moves=False, preemptible=True)
             for node in self._gang_candidates(pending, lowest)
@@ -140,11 +140,11 @@ class Preemption:
         """Return the pods to evict from each node so that it admits *pod*; nodes where nothing helps are left out."""
         by_node = {}
         for node, victims in proposed.items():
-            chosen = self._choose(pod, node, victims.pods, budgets)
-            if chosen is not None:
-                same = len(chosen) == len(victims.pods)
-                violations = victims.violations if same else count_violations(budgets, chosen)
-                by_node[node] = NodeVictims(chosen, violations)
+            chosen_victims = self._choose(pod, node, victims.pods, budgets)
+            if chosen_victims is not None:
+                same = len(chosen_victims) == len(victims.pods)
+                violations = victims.violations if same else count_violations(budgets, chosen_victims)
+                by_node[node] = NodeVictims(chosen_victims, violations)
         return by_node
 
     def _choose(

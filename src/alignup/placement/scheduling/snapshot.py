@@ -36,11 +36,13 @@ def take_snapshot(state: "SchedulingState", new: "SchedulingState") -> list[Even
         for path, part in _parts(state).items()
     }
     records = [record for name in cluster.hosts if (record := cluster.record(name))]
-    dropped = [DroppedHost(record.report, _host_data(record), uids) for record, uids in state.assumptions.dropped()]
+    dropped_hosts = [
+        DroppedHost(record.report, _host_data(record), uids) for record, uids in state.assumptions.dropped()
+    ]
     restored = StateRestored(
         {path: values for path, values in parts.items() if values},
         {record.name: values for record in records if (values := _host_data(record))},
-        tuple(dropped),
+        tuple(dropped_hosts),
         gate.options if gate else None,
     )
     return [*(HostReported(record.report) for record in records), restored]

@@ -86,9 +86,9 @@ class TentativeGang:
     def unbound(self) -> list[GangBinding]:
         return [binding for uid, binding in self.hosts.items() if uid not in self.bound]
 
-    def movable(self, asked: str, *, anew: bool) -> dict[str, GangBinding]:
-        """Return the pods that may go elsewhere: the one that is *asked* about, and those that were not yet, or all."""
-        fixed = self.bound if anew else self.bound | (self.answered - {asked})
+    def movable(self, asked_uid: str, *, anew: bool) -> dict[str, GangBinding]:
+        """Return the pods that may go elsewhere: *asked_uid* and the pods that were not asked about yet, or all."""
+        fixed = self.bound if anew else self.bound | (self.answered - {asked_uid})
         return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed}
 
 
@@ -216,77 +216,79 @@ class TentativeGangs:
         waiting = [uid for uid in members.waiting if self._schedulers.has(members.schedulers.get(uid, ""))]
         return members._replace(waiting=waiting, strangers=len(members.waiting) - len(waiting))
 
-    def _members(self, key: GroupKey, asked: PodFacts) -> GangFacts:
+    def _members(self, key: GroupKey, asked_pod: PodFacts) -> GangFacts:
         """Return the pods of a group, with those that were asked about and are not seen yet."""
         members = self._known_members(key)
         seen = {*members.bound, *members.waiting, *members.gated}
-        if asked.uid in seen:
-            self._asked.pop(asked.uid, None)
+        if asked_pod.uid in seen:
+            self._asked.pop(asked_pod.uid, None)
         else:
-            self._asked[asked.uid] = (asked, self._turn.now)
+            self._asked[asked_pod.uid] = (asked_pod, self._turn.now)
         unseen = [uid for uid, (facts, _) in self._asked.items() if facts.group == key and uid not in seen]
         return members._replace(waiting=[*members.waiting, *unseen]) if unseen else members
 
     # Questions
 
-    def place(self, asked: PodFacts, nodes: Collection[str]) -> GangPlace | None:
+    def place(self, asked_pod: PodFacts, nodes: Collection[str]) -> GangPlace | None:
         """Return where a pod goes with the others of its group; ``None``: it is decided on alone.
 
         *nodes* are those that the scheduler considers for it, and for others with the same selectors.
         """
-        if unasked := self._unasked.pop(asked.scheduler, None):
+        if unasked := self._unasked.pop(asked_pod.scheduler, None):
             self._resuming |= unasked
             self.check()
-        key = asked.group
+        key = asked_pod.group
         if key is None:
             return None
         self.expire()
-        place = self._place(key, asked, nodes, for_others=True)
+        place = self._place(key, asked_pod, nodes, for_others=True)
         if gang := self._gangs.get(key):
             gang.considered = len(nodes)
         return place
 
-    def fits(self, asked: PodFacts) -> bool:
+    def fits(self, asked_pod: PodFacts) -> bool:
         """Return whether a pod that waits could be placed now with the others of its group, if it is in one."""
-        key = asked.group
+        key = asked_pod.group
         if key is None:
             return True
-        members = self._members(key, asked)
-        if asked.uid in self._by_uid:
+        members = self._members(key, asked_pod)
+        if asked_pod.uid in self._by_uid:
             return not _missing(key, members)
-        if not self._is_decided_together(key, members, asked):
+        if not self._is_decided_together(key, members, asked_pod):
             return True
         try:
-            return not (_missing(key, members) or self._decide(_Question(key, members, asked), keep=False))
+            return not (_missing(key, members) or self._decide(_Question(key, members, asked_pod), keep=False))
         except PodError:
             return False
 
-    def waiting_members(self, asked: PodFacts) -> list[PodFacts] | None:
-        """Return as many waiting pods as a gang needs to start, in their order; ``None``: *asked* is decided on alone.
+    def waiting_members(self, asked_pod: PodFacts) -> list[PodFacts] | None:
+        """Return as many waiting pods as a gang needs to start, in their order.
 
-        None of them are returned if the gang cannot start, since pods are missing.
+        ``None``: *asked_pod* is decided on alone. No pods: the gang cannot start, since pods are missing.
         """
-        key = asked.group
-        if key is None or asked.uid in self._by_uid:
+        key = asked_pod.group
+        if key is None or asked_pod.uid in self._by_uid:
             return None
-        members = self._members(key, asked)
-        if not self._is_decided_together(key, members, asked):
+        members = self._members(key, asked_pod)
+        if not self._is_decided_together(key, members, asked_pod):
             return None
         if _missing(key, members):
             return []
-        pods = [facts for uid in members.waiting if uid != asked.uid and (facts := self._pod(uid)) is not None]
+        pods = [facts for uid in members.waiting if uid != asked_pod.uid and (facts := self._pod(uid)) is not None]
         needed = max(members.minimum - len(members.bound), 1)
-        current = self._facts.pod(asked.uid) or asked
+        current = self._facts.pod(asked_pod.uid) or asked_pod
         return sorted([current, *sorted(pods, key=_place)[: needed - 1]], key=_place)
 
-    def others_waiting(self, asked: PodFacts) -> list[str]:
+    def others_waiting(self, asked_pod: PodFacts) -> list[str]:
         """Return the uids of pods of the same group that wait as well."""
-        waiting = self._facts.gang(asked.group).waiting if asked.group else ()
-        return [uid for uid in waiting if uid != asked.uid]
+        waiting = self._facts.gang(asked_pod.group).waiting if asked_pod.group else ()
+        return [uid for uid in waiting if uid != asked_pod.uid]
 
-    def _place(self, key: GroupKey, asked: PodFacts, nodes: Collection[str], *, for_others: bool) -> GangPlace | None:
-        members, gang = self._members(key, asked), self._gangs.get(key)
-        if not self._is_decided_together(key, members, asked):
+    def _place(
+        self, key: GroupKey, asked_pod: PodFacts, nodes: Collection[str], *, for_others: bool
+    ) -> GangPlace | None:
+        members, gang = self._members(key, asked_pod), self._gangs.get(key)
+        if not self._is_decided_together(key, members, asked_pod):
             return None
         if gang is not None and not gang.started:
             gang.touched = self._turn.now
@@ -295,21 +297,21 @@ class TentativeGangs:
                 self._drop(gang, problem)
             return GangPlace(problem=problem)
         if gang is not None:
-            binding = gang.hosts.get(asked.uid)
-            if binding is None and not needs_alignment(asked.pod):
+            binding = gang.hosts.get(asked_pod.uid)
+            if binding is None and not needs_alignment(asked_pod.pod):
                 return GangPlace()
             if binding is not None and self._still_fits(binding, nodes):
-                gang.answered.add(asked.uid)
+                gang.answered.add(asked_pod.uid)
                 return GangPlace(binding.host)
         try:
-            problem = self._renew(_Question(key, members, asked, frozenset(nodes), for_others), gang)
+            problem = self._renew(_Question(key, members, asked_pod, frozenset(nodes), for_others), gang)
         except PodError as error:
             return GangPlace(problem=f"gang {key}: alignup cannot read a pod of it: {error}")
         gang = self._gangs.get(key)
         if problem or gang is None:
             return GangPlace(problem=problem, unfit=True)
-        binding = gang.hosts.get(asked.uid)
-        gang.answered.add(asked.uid)
+        binding = gang.hosts.get(asked_pod.uid)
+        gang.answered.add(asked_pod.uid)
         return GangPlace(binding.host if binding else "")
 
     def _renew(self, question: "_Question", gang: TentativeGang | None) -> str:
@@ -330,11 +332,11 @@ class TentativeGangs:
             return ""
         return f"gang {key} had places, but its scheduler did not bind it within {UNBOUND_SECONDS:.0f} s"
 
-    def _is_decided_together(self, key: GroupKey, members: GangFacts, asked: PodFacts) -> bool:
+    def _is_decided_together(self, key: GroupKey, members: GangFacts, asked_pod: PodFacts) -> bool:
         """Return whether the whole gang is decided with a pod. The last pod, or a placed one, is decided alone."""
-        if asked.uid in self._by_uid or key in self._gangs:
+        if asked_pod.uid in self._by_uid or key in self._gangs:
             return True
-        if asked.uid in self._assumptions:
+        if asked_pod.uid in self._assumptions:
             return False
         if members.minimum == 1 and key.source != KUBERNETES:
             return False
@@ -355,7 +357,7 @@ class TentativeGangs:
         Pods that were asked about before stay where they are, unless they are decided *anew*. ``PodError`` if a pod
         cannot be read.
         """
-        key, members, asked = question.key, question.members, question.asked.uid
+        key, members, asked_uid = question.key, question.members, question.asked.uid
         uids = frozenset(members.waiting)
         refusal, gang = self._refused.get(key), self._gangs.get(key)
         same = (self._version, uids, question.nodes, question.for_others)
@@ -364,8 +366,8 @@ class TentativeGangs:
         unseen = {uid: facts for uid, (facts, _) in self._asked.items()}
         pods = [unseen.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
         aligned = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
-        aligned.sort(key=lambda facts: facts.uid != asked)
-        moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}
+        aligned.sort(key=lambda facts: facts.uid != asked_uid)
+        moved = gang.movable(asked_uid, anew=anew) if gang is not None and keep else {}
         self._assumptions.withdraw(binding.pod for binding in moved.values())
         beside = self._assumptions.beside(members, without=moved)
         waiting = [facts.pod for facts in aligned if facts.uid not in beside]
@@ -382,7 +384,9 @@ class TentativeGangs:
             raise
         placed = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
         fitting = len(members.bound) + len(pods) - len(aligned) + len(placed) + len(uids & beside.keys())
-        enough = fitting >= members.minimum and (asked in placed or asked in beside or asked not in eligible)
+        enough = fitting >= members.minimum and (
+            asked_uid in placed or asked_uid in beside or asked_uid not in eligible
+        )
         if enough and keep and placed:
             others = _on_nodes_of(placed, beside)
             enough = self._assumptions.assume_gang(tuple(placed.values()), beside=others)[-1].admits
@@ -404,17 +408,17 @@ class TentativeGangs:
 
         Those that are *held* stay where they are, so devices are not looked at for them.
         """
-        asked, allowed_nodes = question.asked, dict[Hashable, frozenset[str]]()
+        asked_pod, allowed_nodes = question.asked, dict[Hashable, frozenset[str]]()
         suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that may get some devices for their claims only
         if question.nodes is not None and question.for_others:
-            allowed_nodes[asked.selection] = question.nodes
+            allowed_nodes[asked_pod.selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
         for facts in aligned:
             key, pod = facts.selection, facts.pod
             if key not in allowed_nodes:
                 allowed_nodes[key] = frozenset(self._facts.allowed(facts))
             considered = allowed_nodes[key]
-            if facts.uid == asked.uid and question.nodes is not None:
+            if facts.uid == asked_pod.uid and question.nodes is not None:
                 considered = question.nodes
             if refused := self._refusals(pod):
                 considered = considered.difference(refused)  # not "-", which makes a set of it
@@ -445,33 +449,33 @@ class TentativeGangs:
 
     # Bindings
 
-    def turn(self, asked: PodFacts, node: str, *, alone: bool = False) -> "str | GroupKey":
+    def turn(self, asked_pod: PodFacts, node: str, *, alone: bool = False) -> "str | GroupKey":
         """Decide again whether a pod can be bound now, immediately before its binding; empty: yes.
 
         Return why it cannot be bound, or its gang if others must be bound before. Nothing else may be bound to the node
         before :meth:`bound` is called. *alone*: the pod may go to this node if its gang does not fit on others.
         """
-        key = asked.group
+        key = asked_pod.group
         if key is None:
             return ""
-        members, gang = self._members(key, asked), self._gangs.get(key)
-        binding = gang.hosts.get(asked.uid) if gang else None
-        if not self._is_decided_together(key, members, asked):
+        members, gang = self._members(key, asked_pod), self._gangs.get(key)
+        binding = gang.hosts.get(asked_pod.uid) if gang else None
+        if not self._is_decided_together(key, members, asked_pod):
             return ""
-        misplaced = needs_alignment(asked.pod) and (binding is None or not self._still_fits(binding, (node,)))
+        misplaced = needs_alignment(asked_pod.pod) and (binding is None or not self._still_fits(binding, (node,)))
         if gang is None or misplaced:
-            place = self._place(key, asked, (node,), for_others=False)
-            if alone and place is not None and place.unfit and asked.uid not in self._by_uid:
+            place = self._place(key, asked_pod, (node,), for_others=False)
+            if alone and place is not None and place.unfit and asked_pod.uid not in self._by_uid:
                 return ""
             if place is None or place.problem or key not in self._gangs:
                 return place.problem if place else ""
             gang = self._gangs[key]
         gang.touched = self._turn.now
-        return self._take_turn(gang, members, asked.pod, node)
+        return self._take_turn(gang, members, asked_pod.pod, node)
 
     def _take_turn(self, gang: TentativeGang, members: GangFacts, pod: Pod, node: str) -> "str | GroupKey":
-        unknown = [gang.hosts[uid].host for uid in gang.unknown & gang.hosts.keys() if uid != pod.uid]
-        if node in unknown:
+        unknown_nodes = [gang.hosts[uid].host for uid in gang.unknown & gang.hosts.keys() if uid != pod.uid]
+        if node in unknown_nodes:
             return gang.key  # its binding would come before or after this one
         if pod.uid in gang.bound:  # the response to its binding was lost, and the node counts on it
             return ""
