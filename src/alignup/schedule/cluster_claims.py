@@ -132,8 +132,8 @@ class ListedClaims(KnownClaims):
             self._problem = str(error)
 
     async def _read(self, client: ApiClient, resource: Resource[Any], add: Callable[[Change[Any]], object]) -> None:
-        listed = await client.list(resource)
-        for item in listed.items:
+        object_list = await client.list(resource)
+        for item in object_list.items:
             add(Change(EventType.ADDED, item))
-        for name, problem in listed.unreadable.items():
+        for name, problem in object_list.unreadable.items():
             self._wrong[object_label(resource.kind, name)] = problem

@@ -278,21 +278,21 @@ def pending_pod(pod: ApiPod) -> tuple[Pod, ApiPodSpec]:
 
 def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple[Host, Host]]:
     """Return the hosts that *steps* change, before and after them."""
-    changed: dict[str, tuple[Host, Host]] = {}
+    changed_hosts: dict[str, tuple[Host, Host]] = {}
     for step in steps:
-        if step.host not in changed:
+        if step.host not in changed_hosts:
             before, after = (present_host(view.cluster, step.host) for _ in range(2))
             if before is None or after is None:
                 continue
-            changed[step.host] = before, after
-        host = changed[step.host][1]
+            changed_hosts[step.host] = before, after
+        host = changed_hosts[step.host][1]
         if step.evicts:
             host.release(step.pod.uid)
         else:
             decision = host.decide_without_plugins(step.pod)
             if decision.admitted:
                 host.apply(decision)
-    return changed
+    return changed_hosts
 
 
 def _protection(pod: PodWithVolumes) -> str:

@@ -115,7 +115,7 @@ def build_view(  # noqa: PLR0913 - four have defaults
     nodes_by_name = {node.metadata.name: node for node in nodes}
     cluster, reader = Cluster(), host_state_reader(plugin_rules)
     reports: dict[str, HostReport] = {}
-    unknown = dict.fromkeys(nodes_by_name, NO_HOST_STATE)
+    unknown_nodes = dict.fromkeys(nodes_by_name, NO_HOST_STATE)
     doubts: dict[str, tuple[str, ...]] = {}
     stale: dict[str, str] = {}
     notes = []
@@ -128,9 +128,9 @@ def build_view(  # noqa: PLR0913 - four have defaults
             version = kubelet_version or nodes_by_name[name].status.node_info.kubelet_version
             reports[name] = report = reader.read(state, kubelet_version=version)
         except AlignError as error:
-            unknown[name] = str(error)
+            unknown_nodes[name] = str(error)
         else:
-            del unknown[name]
+            del unknown_nodes[name]
             cluster.confirm(report)
             doubts[name] = tuple(state.problems)
         if old := staleness(state, now):
@@ -144,7 +144,7 @@ def build_view(  # noqa: PLR0913 - four have defaults
         nodes=nodes_by_name,
         cluster=cluster,
         reports=reports,
-        unknown=unknown,
+        unknown=unknown_nodes,
         doubts={name: problems for name, problems in doubts.items() if problems},
         stale=stale,
         notes=tuple(notes),

@@ -43,12 +43,12 @@ class NodeUpgrade:
         start = f"a kubelet {release} does not start: "
         correct = "correct it on the node before the upgrade"
         observe = "check the node with 'alignup upgrade-check' and its files"
-        unknown = [UpgradeItem(UpgradeSeverity.UNCHECKED, f"cannot be checked: {self.unknown}", observe)]
+        unchecked_items = [UpgradeItem(UpgradeSeverity.UNCHECKED, f"cannot be checked: {self.unknown}", observe)]
         return sorted(
             [
                 *(UpgradeItem(UpgradeSeverity.NOT_STARTED, start + problem, correct) for problem in self.refused),
                 *(change.item(release) for change in self.pods),
-                *(unknown if self.unknown else ()),
+                *(unchecked_items if self.unknown else ()),
                 *(UpgradeItem(UpgradeSeverity.WARNING, warning, correct) for warning in self.warnings),
             ],
             key=lambda item: item.severity,

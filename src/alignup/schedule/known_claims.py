@@ -157,12 +157,12 @@ class KnownClaims:
         """Return a key that is equal for pods that the same nodes suit: of one shape, with claims for equal devices."""
         claims_by_name = self._claims_by_name
         claims: list[Hashable] = []
-        for named in pod.claims:
-            claim = claims_by_name.get((pod.namespace, named.claim))
+        for pod_claim in pod.claims:
+            claim = claims_by_name.get((pod.namespace, pod_claim.claim))
             if claim is not None and claim.allocated is None:
-                claims.append((named.name, claim.requests, claim.constraints))
+                claims.append((pod_claim.name, claim.requests, claim.constraints))
             else:
-                claims.append(named)
+                claims.append(pod_claim)
         users = tuple([container.resources.claims for container in pod.all_containers])
         return shape_key(pod), pod.namespace, pod.extended_claim, users, tuple(claims)
 

@@ -167,8 +167,8 @@ class AdmissionChecks:
         """Yield all workloads as they were read or written last."""
         for workload in self.workloads.objects.values():
             metadata = workload.metadata
-            version, written = self._written.get(metadata.uid, ("", workload))
-            yield written if version == metadata.resource_version else workload
+            version, written_workload = self._written.get(metadata.uid, ("", workload))
+            yield written_workload if version == metadata.resource_version else workload
 
     def _forget_seen(self) -> None:
         """Forget what was written once the watch shows it, or something later."""
@@ -354,13 +354,15 @@ class AdmissionChecks:
         metadata = {"uid": workload.metadata.uid, "resourceVersion": version}
         document = {"metadata": metadata, "status": {"admissionChecks": entries}}
         try:
-            written = await self._client.apply(WORKLOADS.of(workload, subresource="status"), document, manager=MANAGER)
+            written_workload = await self._client.apply(
+                WORKLOADS.of(workload, subresource="status"), document, manager=MANAGER
+            )
         except ConflictError:  # the watch will show the later version
             return
         except ApiError as error:
             _log.warning("cannot write an admission check", workload=name, problem=str(error))
             return
-        self._written[workload.metadata.uid] = (version, written)
+        self._written[workload.metadata.uid] = (version, written_workload)
         self._metrics.admission_check(answer.state)
         _log.info("admission check", workload=name, state=answer.state, message=answer.message)
 

@@ -569,14 +569,14 @@ class LiveCluster:
         """Start again from a list of all pods: the order of events since the last list or watch is unknown."""
         bound = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
         self._bound = {}
-        listed = []
+        bound_pods = []
         for pod in bound:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
                 stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
                 self._bound.setdefault(host, {})[uid] = (pod, stage)
-                listed.append(BoundPod(self._read_bound(pod, uid), host, stage))
+                bound_pods.append(BoundPod(self._read_bound(pod, uid), host, stage))
         self.node_capacity.forget_pods()
-        self.schedule(events.PodsListed(tuple(listed)))
+        self.schedule(events.PodsListed(tuple(bound_pods)))
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
             if self.nodes.get(name) is None:
@@ -664,10 +664,11 @@ class LiveCluster:
         if was_rejected(pod):
             self.schedule(events.PodRejected(uid, host, pod.status.reason))
             return
-        read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
+        decoded_pod = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
         if host in self._fallback.nodes and (bound_before is None or stage is PodStage.ENDED):
-            self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
-        self.schedule(events.PodPreempted(read, host) if was_preempted(pod) else events.PodObserved(read, host, stage))
+            self._fallback.bound(host, decoded_pod, ended=stage is PodStage.ENDED)
+        observed = events.PodObserved(decoded_pod, host, stage)
+        self.schedule(events.PodPreempted(decoded_pod, host) if was_preempted(pod) else observed)
 
     def _count_prediction(self, prediction: instructions.CountPrediction) -> None:
         uid, node, outcome, cause = prediction.uid, prediction.node, prediction.outcome, prediction.cause
@@ -692,7 +693,7 @@ class LiveCluster:
         self._changed |= dict.fromkeys(nodes)
 
     def _notify(self) -> None:
-        changed, self._changed = self._changed, {}
+        changed_nodes, self._changed = self._changed, {}
         for listener in tuple(self._listeners):
             with self.guard.guarded(ServiceStep.FOLLOW, "changed nodes"):
-                listener(changed.keys())
+                listener(changed_nodes.keys())

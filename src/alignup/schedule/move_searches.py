@@ -163,12 +163,12 @@ def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport
         each.pod.uid: each for each in facts.running(view, EvictionRules(), priority=0) if each.host in reported_nodes
     }
     for pod in shapes:
-        read = known_pod(pod).pod
+        decoded_pod = known_pod(pod).pod
         stop = _start_budget(SEARCH_SECONDS / len(shapes))
         rules = MoveRules(pods=pods, budgets=facts.budgets, max_moves=MAX_MOVES, should_stop=stop)
-        (pending,) = pending_pods(view, [(read, pod.spec)])
-        result = view.cluster.planner(rules, [read]).defragment(pending)
-        gains.append(ShapeGain(read, not pod.spec.node_name, result))
+        (pending,) = pending_pods(view, [(decoded_pod, pod.spec)])
+        result = view.cluster.planner(rules, [decoded_pod]).defragment(pending)
+        gains.append(ShapeGain(decoded_pod, not pod.spec.node_name, result))
     return MoveReport(tuple(gains), facts.notes, now)
 
 
@@ -177,15 +177,15 @@ def choose_shapes(pods: Iterable[ApiPod]) -> Sequence[ApiPod]:
     counts = [(pod, _count_devices(pod)) for pod in pods if not pod.finished and not pod.spec.resource_claims]
     counts = [(pod, count) for pod, count in counts if count and not pod.metadata.deletion_timestamp]
     counts.sort(key=lambda entry: (bool(entry[0].spec.node_name), -entry[1], entry[0].metadata.full_name))
-    chosen: dict[object, ApiPod] = {}
+    chosen_pods: dict[object, ApiPod] = {}
     for pod, _ in counts:
         with suppress(PodError):
-            read = known_pod(pod).pod
-            if needs_alignment(read) and not is_large(read):
-                chosen.setdefault(shape_key(read), pod)
-        if len(chosen) >= MAX_SHAPES:
+            decoded_pod = known_pod(pod).pod
+            if needs_alignment(decoded_pod) and not is_large(decoded_pod):
+                chosen_pods.setdefault(shape_key(decoded_pod), pod)
+        if len(chosen_pods) >= MAX_SHAPES:
             break
-    return tuple(chosen.values())
+    return tuple(chosen_pods.values())
 
 
 def _count_devices(pod: ApiPod) -> int:

@@ -102,26 +102,26 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
         _subtract(free, charged)
     try:
         for container in (None,) if zones.pod_scope else pod.all_containers:  # what is aligned, one after the other
-            asked = requests(pod, container, zones.resources)
-            refused = _refusal(zones, free, asked)
+            amounts = requests(pod, container, zones.resources)
+            refused = _refusal(zones, free, amounts)
             if refused is not None:
                 return refused
             if container is None or not pod.is_ordinary_init(container.name):
-                _subtract(free, asked)
+                _subtract(free, amounts)
     except AlignError as error:
         return unknown("unknown requests", str(error))
     return _admitted(zones, free, pod)
 
 
-def _refusal(zones: TopologyZones, free: list[dict[str, int]], asked: Requests) -> Verdict | None:
+def _refusal(zones: TopologyZones, free: list[dict[str, int]], amounts: Requests) -> Verdict | None:
     """Return why what is asked for is not admitted for certain; ``None``: it is."""
-    if not asked or any(_fits(zone, asked) for zone in free):
+    if not amounts or any(_fits(zone, amounts) for zone in free):
         return None
-    if zones.policy == "restricted" and not any(_fits(zone, asked) for zone in zones.allocatable):
+    if zones.policy == "restricted" and not any(_fits(zone, amounts) for zone in zones.allocatable):
         return unknown("needs several NUMA nodes, and has no HostState")
-    short = [name for name, amount in asked.items() if not any(zone.get(name, 0) >= amount for zone in free)]
+    short = [name for name, amount in amounts.items() if not any(zone.get(name, 0) >= amount for zone in free)]
     reason = f"not enough {', '.join(sorted(short))} on one NUMA node" if short else "no NUMA node suits all resources"
-    detail = ", ".join(f"{name}: {amount} needed" for name, amount in sorted(asked.items()))
+    detail = ", ".join(f"{name}: {amount} needed" for name, amount in sorted(amounts.items()))
     return Verdict(VerdictKind.REJECTS, reason, note=f"by NodeResourceTopology; {detail}", approximate=True)
 
 
@@ -147,8 +147,8 @@ def _admitted(zones: TopologyZones, free: list[dict[str, int]], pod: Pod) -> Ver
     return Verdict(VerdictKind.ADMITS, score=score, approximate=True)
 
 
-def _fits(zone: Requests, asked: Requests) -> bool:
-    return all(zone.get(name, 0) >= amount for name, amount in asked.items())
+def _fits(zone: Requests, amounts: Requests) -> bool:
+    return all(zone.get(name, 0) >= amount for name, amount in amounts.items())
 
 
 def _subtract(free: list[dict[str, int]], amounts: Requests) -> None:

@@ -166,8 +166,8 @@ class SoftTaints:
 def scheduling_spec(workload: Workload) -> ApiPodSpec:
     """Return what a scheduler reads of one replica of *workload*; ``ParseError`` if a field has the wrong type."""
     spec = workload.manifest.get("spec") or {}
-    read = {name: value for name in _WORKLOAD_FIELDS if (value := spec.get(name)) is not None}
-    fields = json.loads(documents.to_json(read))  # plain numbers
+    workload_fields = {name: value for name in _WORKLOAD_FIELDS if (value := spec.get(name)) is not None}
+    fields = json.loads(documents.to_json(workload_fields))  # plain numbers
     if workload.phase:  # exported from a cluster, where it has been bound
         fields.pop("nodeName", None)
     if workload.kind == "DaemonSet":

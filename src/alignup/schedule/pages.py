@@ -330,28 +330,28 @@ class ClusterPages:
         text = request.query_params.get("q", "")[:253]
         namespace = request.query_params.get("namespace", "")[:63]
         namespaces: set[str] = set()
-        listed: list[PodSummary] = []
+        summaries: list[PodSummary] = []
         matching = 0
         for state in PodState:
             names = [name for name in await self._named(state, text, namespaces) if namespace in ("", name[0])]
             matching += len(names)
             if state in NEEDS_ATTENTION:
                 pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-                listed += await asyncio.to_thread(group_pods, pods, self._pod_failed(), apart=bool(text))
+                summaries += await asyncio.to_thread(group_pods, pods, self._pod_failed(), apart=bool(text))
             else:
-                first = nsmallest(max(MAX_LISTED - len(listed), 0), names)
+                first = nsmallest(max(MAX_LISTED - len(summaries), 0), names)
                 pods = [pod for name in first if (pod := self._live.pods.objects.get(name)) is not None]
-                listed += map(self._summarize, pods)
-        listed = listed[:MAX_LISTED]
+                summaries += map(self._summarize, pods)
+        summaries = summaries[:MAX_LISTED]
         return await asyncio.to_thread(
             self._templates.response,
             "pods.html",
             text=text,
             namespace=namespace,
             namespaces=[("", "all"), *((name, name) for name in sorted(namespaces)[:MAX_NAMESPACES])],
-            pods=listed,
+            pods=summaries,
             counts=[(str(state), self._pods.count(state)) for state in PodState],
-            more=matching - sum(summary.count for summary in listed),
+            more=matching - sum(summary.count for summary in summaries),
         )
 
     async def _named(self, state: PodState, text: str, namespaces: set[str]) -> list[ObjectKey]:
@@ -384,8 +384,8 @@ class ClusterPages:
         for states in (NEEDS_ATTENTION[:2], NEEDS_ATTENTION[2:]):
             names = [name for state in states for name in self._pods.names(state)]
             pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-            shown = (await asyncio.to_thread(group_pods, pods, self._pod_failed()))[:MAX_ATTENTION]
-            parts.append((shown, len(pods) - sum(summary.count for summary in shown)))
+            summaries = (await asyncio.to_thread(group_pods, pods, self._pod_failed()))[:MAX_ATTENTION]
+            parts.append((summaries, len(pods) - sum(summary.count for summary in summaries)))
         return parts
 
     def _summarize(self, pod: ApiPod) -> PodSummary:
@@ -493,18 +493,20 @@ class ClusterPages:
         accepted = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
         workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted]
         for templates in split_by_object(workloads):
-            asked = []
+            new_answers = []
             for workload in templates:
                 name = f"{workload.kind} {workload.title}"
-                asked.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
+                new_answers.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
             considered = [
                 {node for group in answered.answers.groups if not group.first.excluded for node in group.nodes}
-                for answered in asked
+                for answered in new_answers
             ]
             gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
             if gang is not None:
-                asked[0] = asked[0]._replace(gang=gang, placed=await self._place_gang(gang.gang) or asked[0].placed)
-            answers += asked
+                new_answers[0] = new_answers[0]._replace(
+                    gang=gang, placed=await self._place_gang(gang.gang) or new_answers[0].placed
+                )
+            answers += new_answers
         return answers
 
     async def _ask(

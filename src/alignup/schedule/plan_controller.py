@@ -255,8 +255,8 @@ class PlanController:
         groups = {key for pod in planned if (key := group_of(pod)) is not None}
         related = [pod for pod in facts.pods if pod.metadata.uid in uids or group_of(pod) in groups]
         admissions = [step for step in plan.spec.steps if step.action is StepAction.ADMIT]
-        admitted = {step.pod.uid for step in admissions if not step.replacement}
-        priorities = [pod.spec.priority or 0 for pod in planned if pod.metadata.uid in admitted]
+        admitted_uids = {step.pod.uid for step in admissions if not step.replacement}
+        priorities = [pod.spec.priority or 0 for pod in planned if pod.metadata.uid in admitted_uids]
         rules = EvictionRules(
             exempt=plan.spec.exempt,
             allow_preemption=plan.spec.allow_preemption and bool(priorities),
@@ -327,7 +327,7 @@ class PlanController:
                 status = _make_status(plan, todo.progress, now=self._client.timing.time_of_day())
                 self._written.append(status)
                 try:
-                    written = await self._patch_status(plan, status)
+                    written_plan = await self._patch_status(plan, status)
                 except ConflictError:
                     await self._read_conflict(plan)
                     continue
@@ -342,11 +342,11 @@ class PlanController:
                 self._written = [status]
                 if self._active is not plan:
                     return
-                self._active = written
+                self._active = written_plan
                 if self._pending is todo:
                     self._pending = None
                 if todo.progress.final:
-                    self._finish(written)
+                    self._finish(written_plan)
                 self._live.schedule(events.PlanWritten(todo.plan, todo.number))
         finally:
             self._writing = False
@@ -463,11 +463,11 @@ def _encode_pod(pod: Pod) -> str:
 
 def _make_status(plan: Plan, progress: PlanProgress, *, now: float) -> PlanStatus:
     """Return the status with this progress; times and what was encoded before stay."""
-    count, written = len(progress.steps), plan.status.steps
-    if len(written) != count:
-        written = (StepStatus(),) * count
+    count, old_steps = len(progress.steps), plan.status.steps
+    if len(old_steps) != count:
+        old_steps = (StepStatus(),) * count
     steps = []
-    for old, step in zip(written, progress.steps, strict=True):
+    for old, step in zip(old_steps, progress.steps, strict=True):
         evicted = old.evicted_pod or (_encode_pod(step.evicted) if step.evicted is not None else "")
         steps.append(
             StepStatus(

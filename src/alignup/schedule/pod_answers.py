@@ -86,8 +86,8 @@ class NodeAnswer:
         for placement in self.verdict.shared_placements:
             nodes = placement.hint.nodes
             plural = "" if nodes is None or nodes.bit_count() == 1 else "s"
-            shown = "any NUMA node" if nodes is None else f"NUMA node{plural} {bits.show(nodes)}"
-            by_container[placement.container] = shown
+            place = "any NUMA node" if nodes is None else f"NUMA node{plural} {bits.show(nodes)}"
+            by_container[placement.container] = place
         if len(set(by_container.values())) == 1:
             return next(iter(by_container.values()))
         return ", ".join(f"{container}: {nodes}" for container, nodes in by_container.items())

@@ -205,7 +205,7 @@ def _failed_containers(pod: ApiPod) -> Iterator[str]:
 def _waits_for(pod: ApiPod) -> str:
     if gates := ", ".join(gate.name for gate in pod.spec.scheduling_gates):
         return f"No scheduler considers the pod before its scheduling gates are removed: {gates}"
-    reported = [condition.message for condition in pod.status.conditions if condition.type == "PodScheduled"]
-    if message := next(filter(None, reported), ""):
+    messages = [condition.message for condition in pod.status.conditions if condition.type == "PodScheduled"]
+    if message := next(filter(None, messages), ""):
         return message
     return f"Scheduler {pod.spec.scheduler_name or 'default-scheduler'} has not reported on the pod yet"

@@ -164,12 +164,12 @@ class DecisionRecorder:
         key = self._questions.key(question)
         before = self._asked[key]
         self._asked[key] += 1
-        last, written = self._answers.get(key, (self, None))
+        last, written_answer = self._answers.get(key, (self, None))
         if answer is last and isinstance(answer, _IMMUTABLE):
             return
         copied = _copied(answer, question[0])
         self._answers[key] = (answer, copied)
-        if last is self or not _same(written, copied):
+        if last is self or not _same(written_answer, copied):
             self._new.append((*question, copied, before) if before else (*question, copied))
 
 

@@ -261,14 +261,14 @@ class ScheduleService:
         pod = self.live.find_pod(namespace, name)
         if pod is None:
             return None
-        read = self.live.read(pod)
-        await self.live.large_pods.decide(read)
-        verdicts = self.live.feasible(read, (node,) if node else None)
+        decoded_pod = self.live.read(pod)
+        await self.live.large_pods.decide(decoded_pod)
+        verdicts = self.live.feasible(decoded_pod, (node,) if node else None)
         verdicts = {name: self._recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
-        document = answers_document(pod, read, verdicts, partial(self._make_row, pod, read))
+        document = answers_document(pod, decoded_pod, verdicts, partial(self._make_row, pod, decoded_pod))
         if release := incomplete_release(self.live.cluster):
             document |= release.date_document()
-        if read.uses_claims and (warnings := self.live.claims.warnings):
+        if decoded_pod.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
         document["state"] = summarize_pod(pod).to_document()
         if text := rejection_text(pod):

@@ -292,11 +292,11 @@ class ClusterSimulation:
 
     def _bind(self, unit: PodUnit, placements: Sequence[tuple[PodSubmission, _Placement]]) -> None:
         decisions = [self._admit(placement) for _, placement in placements]
-        admitted = [decision.uid for decision in decisions if decision.admitted]
-        if len(admitted) < len(decisions):
-            for uid in admitted:
+        admitted_uids = [decision.uid for decision in decisions if decision.admitted]
+        if len(admitted_uids) < len(decisions):
+            for uid in admitted_uids:
                 self._end(uid)
-            self._torn_gangs += bool(admitted)
+            self._torn_gangs += bool(admitted_uids)
             rejected = {
                 submission.pod.uid
                 for (submission, _), decision in zip(placements, decisions, strict=True)

@@ -147,10 +147,10 @@ def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -
 
 def _parse_dimension(text: str) -> tuple[str, list[str]]:
     """Return the name of a dimension and the values to try; no values: all."""
-    name, _, listed = text.partition("=")
+    name, _, values_text = text.partition("=")
     if name not in DIMENSIONS:
         raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
-    values = [value for value in listed.split("|") if value]
+    values = [value for value in values_text.split("|") if value]
     known_values = _KNOWN_VALUES[name]
     parts = (part for value in values for part in (value.split("+") if name.endswith("-options") else [value]))
     for part in parts:

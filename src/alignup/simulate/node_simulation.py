@@ -330,22 +330,24 @@ def _result(
     host: Host, outcomes: list[PodOutcome], meter: UsageMeter, *, peak: HostSnapshot, end: HostSnapshot
 ) -> SimulationResult:
     usage = meter.stats()
-    admitted = [outcome for outcome in outcomes if outcome.admitted]
+    admitted_outcomes = [outcome for outcome in outcomes if outcome.admitted]
     return SimulationResult(
         machine=host.machine,
         settings=host.settings,
         outcomes=tuple(outcomes),
-        admitted=len(admitted),
-        rejected=len(outcomes) - len(admitted),
+        admitted=len(admitted_outcomes),
+        rejected=len(outcomes) - len(admitted_outcomes),
         reasons=dict(Counter(outcome.rejection.reason for outcome in outcomes if outcome.rejection).most_common()),
         stranded=peak.stranded,
         largest=peak.largest,
-        pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
-        containers=AlignmentCounts.of(placement.on_one for outcome in admitted for placement in outcome.placements),
-        claims=ClaimCounts.of(claim for outcome in admitted for claim in outcome.claims),
+        pods=AlignmentCounts.of(outcome.on_one for outcome in admitted_outcomes),
+        containers=AlignmentCounts.of(
+            placement.on_one for outcome in admitted_outcomes for placement in outcome.placements
+        ),
+        claims=ClaimCounts.of(claim for outcome in admitted_outcomes for claim in outcome.claims),
         connections=ConnectionCounts.of(
             container_connections(
-                host.machine, [placement.devices for outcome in admitted for placement in outcome.placements]
+                host.machine, [placement.devices for outcome in admitted_outcomes for placement in outcome.placements]
             )
         ),
         usage=usage[None],

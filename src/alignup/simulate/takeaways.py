@@ -89,8 +89,8 @@ def _given(result: SimulationResult) -> str:
 
 
 def _choices(choices: Mapping[str, str]) -> str:
-    shown = [f"{name} {clean(value)}" for name, value in choices.items() if value != NOT_APPLICABLE]
-    return _capitalize(" with ".join(shown))
+    texts = [f"{name} {clean(value)}" for name, value in choices.items() if value != NOT_APPLICABLE]
+    return _capitalize(" with ".join(texts))
 
 
 def _count(number: int, noun: str) -> str:

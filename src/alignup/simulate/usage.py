@@ -135,9 +135,9 @@ class UsageMeter:
         self, time: float, earlier_free: Mapping[str, DeviceSet], free: Mapping[str, DeviceSet]
     ) -> None:
         for resource, earlier in earlier_free.items():
-            if (changed := earlier ^ free[resource]) != 0:
+            if (changed_devices := earlier ^ free[resource]) != 0:
                 for node, counted in self._counted[resource].items():
-                    if counted & changed:
+                    if counted & changed_devices:
                         self._gauges[node, resource].change((counted & ~free[resource]).bit_count(), time)
 
     @property
@@ -215,7 +215,7 @@ class RequestMeter:
         hidden = {
             peak.time: peak
             for name, peak in self._peaks.items()
-            if getattr(peak, name) > max(getattr(shown, name) for shown in around)
+            if getattr(peak, name) > max(getattr(neighbor, name) for neighbor in around)
         }
         self.points += [*(hidden[time] for time in sorted(hidden)), point]
         self._peaks.clear()

@@ -117,10 +117,12 @@ class BindVerb:
         else:
             self._live.schedule(BindingWritten(request))
 
-    async def _read_claims(self, read: ReadPodClaims) -> None:
-        request = read.request
+    async def _read_claims(self, instruction: ReadPodClaims) -> None:
+        request = instruction.request
         try:
-            pod, claims = await self._current_claims(self._requests[request].pod, read.pod, current=read.current)
+            pod, claims = await self._current_claims(
+                self._requests[request].pod, instruction.pod, current=instruction.current
+            )
         except ApiError as error:
             self._live.schedule(ClaimsRead(request, None, problem=str(error)))
         else:
@@ -140,7 +142,7 @@ class BindVerb:
         for name in filter(None, (*(named.claim for named in pod.claims), pod.extended_claim)):
             followed = self._live.claims.objects.claims.get((namespace, name))
             if current or followed is None or followed.allocated is None:
-                read = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))
-                if read is not None:
-                    claims[namespace, name] = claim_from(read)
+                api_claim = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))
+                if api_claim is not None:
+                    claims[namespace, name] = claim_from(api_claim)
         return pod, claims

@@ -65,10 +65,10 @@ class WarningReviews:
         if _is_reviewed(request):
             with suppress(AlignError):  # the API server says itself what is wrong with the object
                 findings = dict.fromkeys(self._review(bytes(decode(body, _Review).request.object)))
-        shown = list(findings)[:MAX_WARNINGS]
-        for finding in shown:
+        shown_findings = list(findings)[:MAX_WARNINGS]
+        for finding in shown_findings:
             self._count(finding.code)
-        warnings = tuple([format_warning(finding) for finding in shown])
+        warnings = tuple([format_warning(finding) for finding in shown_findings])
         return encode(AnsweredReview(ReviewResponse(uid=request.uid, allowed=True, warnings=warnings)))
 
     def _review(self, document: bytes) -> Iterator[PodFinding]:
