@@ -181,8 +181,8 @@ def check_holders(ledger: Ledger) -> None:
     """Raise ``StateError`` if a pod that is not in the ledger holds something: it would not be stored."""
     cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
     for holders in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
-        if unknown := holders.keys() - ledger.pods.keys():
-            raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")
+        if unknown_uids := holders.keys() - ledger.pods.keys():
+            raise StateError(f"pods {', '.join(sorted(unknown_uids))} hold resources but are not in the ledger")
 
 
 def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> ResidueDocument:
@@ -288,11 +288,11 @@ def _restore(
     memory = _restore_memory(entries, residue.memory, idle.memory, conflicts)
     devices = _restore_devices(entries, residue.devices, idle.devices, conflicts)
     others = dict(idle.others)
-    for name, stored in residue.providers.items():
+    for name, document in residue.providers.items():
         if name not in providers or name not in others:
             conflicts.append(("", f"the ledger of {name} is stored, but this host has no such provider"))
         else:
-            others[name] = providers[name].from_json(stored)
+            others[name] = providers[name].from_json(document)
     if conflicts:
         causes = dict.fromkeys(uid for uid, _ in conflicts if uid)
         raise RestoreError([problem for _, problem in conflicts], uids=tuple(causes))
@@ -313,10 +313,10 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
         for id_, listed in ids.items()
     ]
     entry = make_entry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), cpus, memory, devices)
-    if unknown := {*cpus.containers, *(memory.containers or ()), *devices} - {
+    if unknown_containers := {*cpus.containers, *(memory.containers or ()), *devices} - {
         container.name for container in pod.all_containers
     }:
-        raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown))}")
+        raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown_containers))}")
     return entry._replace(device_nodes={device: node_set for device, node_set in nodes if node_set is not None})
 
 
@@ -327,10 +327,8 @@ def make_entry(
     devices: Mapping[str, Mapping[str, Iterable[str]]],
 ) -> PodEntry:
     """Return the entry of a pod; ``ParseError`` if it contradicts itself."""
-    containers = {name: bits.parse(listed) for name, listed in cpus.containers.items()}
-    blocks = (
-        None if memory.containers is None else {name: _blocks(listed) for name, listed in memory.containers.items()}
-    )
+    containers = {name: bits.parse(text) for name, text in cpus.containers.items()}
+    blocks = None if memory.containers is None else {name: _blocks(group) for name, group in memory.containers.items()}
     pod_blocks = None if memory.pod is None else _blocks(memory.pod)
     charged = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
     entry = PodEntry(
@@ -494,8 +492,10 @@ def _charged_nodes(
                     f"but node {node} can belong to one group only"
                 )
             tables = idle.nodes[node].tables
-            changed = {type_: tables[type_].take(size) for type_, size in reserved_here.items() if type_ in tables}
-            nodes[node] = NodeMemory(group, blocks.total(), {**tables, **changed})
+            charged_tables = {
+                type_: tables[type_].take(size) for type_, size in reserved_here.items() if type_ in tables
+            }
+            nodes[node] = NodeMemory(group, blocks.total(), {**tables, **charged_tables})
     return nodes
 
 

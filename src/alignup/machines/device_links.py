@@ -90,10 +90,10 @@ def add_links(machine: Machine, described: Machine, *, name: str) -> Machine:
     nodes = {node.id for node in machine.nodes}
     pci = []
     for device in machine.pci:
-        listed = by_address.get(device.address)
-        if listed is not None and not machine.locality.has_tree:
-            node = listed.node if device.node is None and listed.node in nodes else device.node
-            device = replace(device, path=listed.path or device.path, node=node)  # noqa: PLW2901 - with its path
+        described_device = by_address.get(device.address)
+        if described_device is not None and not machine.locality.has_tree:
+            node = described_device.node if device.node is None and described_device.node in nodes else device.node
+            device = replace(device, path=described_device.path or device.path, node=node)  # noqa: PLW2901 - with its path
         pci.append(device)
     missing = len(described.pci) - len(by_address)
     gaps = (f"{missing} of {len(described.pci)} devices in {name} are not on this machine",) if missing else ()
@@ -123,7 +123,7 @@ def add_links(machine: Machine, described: Machine, *, name: str) -> Machine:
 
 def _match_devices(machine: Machine, described: Machine, name: str) -> dict[str, str]:
     """Return the address on *machine* of each device in the file *name*, by address, number or name."""
-    listed = {device.address: device.address for device in described.pci if device.address in machine.locality.pci}
+    addresses = {device.address: device.address for device in described.pci if device.address in machine.locality.pci}
     if all(device.path is None for device in described.pci):
         count = sum(device_kind(device) is DeviceKind.GPU for device in described.pci)
         nvidia = [device for device in machine.pci if device.vendor == NVIDIA and device_kind(device) is DeviceKind.GPU]
@@ -137,10 +137,10 @@ def _match_devices(machine: Machine, described: Machine, name: str) -> dict[str,
             is_gpu = device_kind(device) is DeviceKind.GPU
             label = next(iter(device.names), device.address)
             if address := next(ordered) if is_gpu else by_name.get(label):
-                listed[device.address] = address
-    if not listed:
+                addresses[device.address] = address
+    if not addresses:
         raise SourceError(f"{name} has no device of this machine: is it a file of another one?")
-    return listed
+    return addresses
 
 
 # ---- NCCL and RCCL
@@ -224,8 +224,8 @@ class _NcclReader:
 def _parse_nccl(text: str, name: str) -> Machine:
     reader = _NcclReader(name)
     read_xml(text, name=name, start=reader.start, end=reader.end)
-    listed = [element for element in reader.elements if not element.is_bridge]
-    devices = (_pci_device(element) for element in listed[: MAX_PCI_DEVICES + 1])
+    pci_elements = [element for element in reader.elements if not element.is_bridge]
+    devices = (_pci_device(element) for element in pci_elements[: MAX_PCI_DEVICES + 1])
     pci, repeated = split_repeated_pci(device for device in devices if (device.kind or 0) >> 8 != _BRIDGE_CLASS)
     addresses = {device.address for device in pci}
     links = [link for counts in reader.counts.values() for link in counts.links() if addresses >= set(link.devices)]
@@ -343,11 +343,11 @@ def _only_devices(
     pci: Iterable[PciDevice], *, links: Iterable[DeviceLink], name: str, gaps: tuple[str, ...] = ()
 ) -> Machine:
     """Return a machine of devices alone, which ``Machine.checked`` would reject for want of CPUs."""
-    listed = tuple(pci)
-    if not listed or len(listed) > MAX_PCI_DEVICES:
-        raise SourceError(f"{name} has {len(listed)} PCI devices: expected 1 to {MAX_PCI_DEVICES}")
-    nodes = sorted({device.node for device in listed if device.node is not None})
-    return Machine((), tuple(map(NumaNode, nodes)), pci=listed, links=tuple(links), gaps=gaps)
+    pci_devices = tuple(pci)
+    if not pci_devices or len(pci_devices) > MAX_PCI_DEVICES:
+        raise SourceError(f"{name} has {len(pci_devices)} PCI devices: expected 1 to {MAX_PCI_DEVICES}")
+    nodes = sorted({device.node for device in pci_devices if device.node is not None})
+    return Machine((), tuple(map(NumaNode, nodes)), pci=pci_devices, links=tuple(links), gaps=gaps)
 
 
 def _number(text: str, *, below: int) -> int | None:

@@ -212,10 +212,10 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
             cores |= dict.fromkeys(bits.members(threads), (threads & -threads).bit_length() - 1)
     gaps = ["the report of cAdvisor is inferred for an ordinary kernel"]
     packages = by_type.get("package", [])
-    if not (used := sum(bool(package.cpus & online) for package in packages)):
+    if not (online_packages := sum(bool(package.cpus & online) for package in packages)):
         gaps.append("hwloc reports no sockets")
-    elif used < len(packages):
-        gaps.append(f"of {len(packages)} sockets, {len(packages) - used} without CPUs left out")
+    elif online_packages < len(packages):
+        gaps.append(f"of {len(packages)} sockets, {len(packages) - online_packages} without CPUs left out")
     distances = _distances(reader.distances, nodes)
     if distances is None:
         gaps.append("the distances between NUMA nodes are unknown")

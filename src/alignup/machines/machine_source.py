@@ -136,10 +136,10 @@ def add_devices(machine: Machine, texts: Iterable[str]) -> Machine:
     declared = parse_devices(texts)
     node_ids = {node.id for node in machine.nodes}
     for device in declared:
-        unknown = [node for node in bits.members(device.nodes or 0) if node not in node_ids]
-        if unknown:
+        unknown_nodes = [node for node in bits.members(device.nodes or 0) if node not in node_ids]
+        if unknown_nodes:
             available = bits.show(bits.of(node_ids))
-            raise ParseError(f"{device.resource}: this machine has no NUMA node {unknown[0]}, only {available}")
+            raise ParseError(f"{device.resource}: this machine has no NUMA node {unknown_nodes[0]}, only {available}")
     resources = {device.resource for device in declared}
     others = (device for device in machine.devices if device.resource not in resources)
     return machine.with_reported((*others, *declared))

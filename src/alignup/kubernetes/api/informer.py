@@ -169,8 +169,8 @@ class Informer(Generic[Object]):
                 if self._streamed is None:
                     self._streamed = (await self._client.version()).number >= _STREAMED_LISTS
                 if not self._version and not self._streamed:
-                    listed = await self._client.list(self.resource, self.query)
-                    self._replace(listed.items, listed.resource_version, listed.unreadable)
+                    object_list = await self._client.list(self.resource, self.query)
+                    self._replace(object_list.items, object_list.resource_version, object_list.unreadable)
                 await self._watch(delay)
             except ApiError as error:
                 # A server with an etcd before 3.4.25 fails to stream only when it is asked, and not with its own error.

@@ -130,15 +130,15 @@ class Kubeconfig:
 
     def add(self, path: Path) -> None:
         """Read a file; what earlier files define stays."""
-        read = _read(path)
+        kubeconfig = _read(path)
         self.files.append(path)
-        for cluster in read.clusters or ():
+        for cluster in kubeconfig.clusters or ():
             self.clusters.setdefault(cluster.name, (cluster.cluster or KubeconfigCluster(), path))
-        for user in read.users or ():
+        for user in kubeconfig.users or ():
             self.users.setdefault(user.name, (user.user or KubeconfigUser(), path))
-        for context in read.contexts or ():
+        for context in kubeconfig.contexts or ():
             self.contexts.setdefault(context.name, context.context or KubeconfigContext())
-        self.current_context = self.current_context or read.current_context or ""
+        self.current_context = self.current_context or kubeconfig.current_context or ""
 
     def context(self, name: str = "") -> tuple[str, KubeconfigContext]:
         """Return the context called *name*, by default the current one, with its name."""
@@ -282,5 +282,5 @@ def _read(path: Path) -> _File:
 
 
 def _choices(names: Iterable[str]) -> str:
-    listed = ", ".join(sorted(names))
-    return f"there are: {listed}" if listed else "there are none"
+    choices = ", ".join(sorted(names))
+    return f"there are: {choices}" if choices else "there are none"

@@ -87,9 +87,9 @@ def resolve(settings: Mapping[str, bool], release: Release = NEWEST) -> FeatureG
     """Return the gates that matter to alignment; *settings* must have no problems."""
     if not settings:
         return FeatureGates(release=release)
-    changed = {name: is_enabled(name, settings, release) for name in release.gates}
+    states = {name: is_enabled(name, settings, release) for name in release.gates}
     defaults = release.gates
-    return FeatureGates({name: on for name, on in changed.items() if on is not defaults[name].default}, release)
+    return FeatureGates({name: on for name, on in states.items() if on is not defaults[name].default}, release)
 
 
 def affects_alignment(name: str) -> bool:

@@ -222,32 +222,36 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
 def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str, *, lenient: bool) -> ConfigurationText | None:
     """Return the configuration in a file of a distribution or a cloud; ``None`` if it is none."""
     diagnostics = Diagnostics()
-    read = distributions.read_node_file(parsed, diagnostics)
-    if read is None:
+    node_file = distributions.read_node_file(parsed, diagnostics)
+    if node_file is None:
         return None
-    unknown = [problem for problem in diagnostics.problems if lenient and problem.kind is ProblemKind.UNKNOWN_FIELD]
-    read.notes += [f"ignored {problem}" for problem in unknown]
-    if problems := [problem for problem in diagnostics.problems if problem not in unknown]:
-        lines = (find_line(text, problem.field, document=read.number) for problem in problems)
+    unknown_fields = [
+        problem for problem in diagnostics.problems if lenient and problem.kind is ProblemKind.UNKNOWN_FIELD
+    ]
+    node_file.notes += [f"ignored {problem}" for problem in unknown_fields]
+    if problems := [problem for problem in diagnostics.problems if problem not in unknown_fields]:
+        lines = (find_line(text, problem.field, document=node_file.number) for problem in problems)
         located = [replace(problem, line=line) for problem, line in zip(problems, lines, strict=True)]
         advice = f"Correct it, or give the configuration of a running kubelet: {distributions.FETCH}"
         raise ConfigurationError(located, stage=StartupStage.LOAD, source=name, advice=advice)
-    notes = [f"{name}: {note}" for note in read.notes]
-    if read.defaults:
-        notes.append(f"{name}: set as {read.title} sets it: {', '.join(read.defaults)}")
+    notes = [f"{name}: {note}" for note in node_file.notes]
+    if node_file.defaults:
+        notes.append(f"{name}: set as {node_file.title} sets it: {', '.join(node_file.defaults)}")
     incomplete = ""
-    if read.computed:
-        incomplete = f"each node sets {read.computed}, unknown here: use --set, or fetch it with {distributions.FETCH}"
+    if node_file.computed:
+        incomplete = (
+            f"each node sets {node_file.computed}, unknown here: use --set, or fetch it with {distributions.FETCH}"
+        )
         notes.append(f"{name}: {incomplete}")
-    number = read.number if len(parsed) > 1 else 0
-    source = ConfigurationText.of({**read.fields, **_TYPE}, name, notes, part=read.part, number=number)
+    number = node_file.number if len(parsed) > 1 else 0
+    source = ConfigurationText.of({**node_file.fields, **_TYPE}, name, notes, part=node_file.part, number=number)
     return replace(
         source,
-        places=read.places,
+        places=node_file.places,
         incomplete=incomplete,
-        path="" if "[" in read.part else read.part,
-        snippet=read.snippet,
-        offline=read.offline,
+        path="" if "[" in node_file.part else node_file.part,
+        snippet=node_file.snippet,
+        offline=node_file.offline,
     )
 
 

@@ -357,8 +357,8 @@ def encode(type_: GoType, value: Value) -> str:
             members = sorted((str(key), encode(type_.elem, member)) for key, member in value.items())
             return "{" + ",".join(f"{encode_string(key)}:{member}" for key, member in members) + "}"
         case Kind.STRUCT:
-            written = [field for field in type_.fields if value[field.key] or not field.omit_empty]
-            return "{" + ",".join(f'"{field.key}":{encode(field.type, value[field.key])}' for field in written) + "}"
+            fields = [field for field in type_.fields if value[field.key] or not field.omit_empty]
+            return "{" + ",".join(f'"{field.key}":{encode(field.type, value[field.key])}' for field in fields) + "}"
         case Kind.CPU_SET:
             return f'{{"{type_.fields[0].key}":"{bits.show(value)}"}}' if value else "{}"
     return str(value)

@@ -88,28 +88,28 @@ def restore_ledger(
     pods = tuple(pods)
     by_uid = {pod.uid: pod for pod in pods if pod.uid}
     holders = {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *devices.held}
-    unknown = tuple(sorted(holders - by_uid.keys()))
+    unknown_uids = tuple(sorted(holders - by_uid.keys()))
     ledger = ledger.with_pods(AdmittedPod(pod, {}, fit_used(pod)) for pod in by_uid.values())
-    ledger = ledger.with_pods([_stand_in(uid, ledger) for uid in unknown])
+    ledger = ledger.with_pods([_stand_in(uid, ledger) for uid in unknown_uids])
     gaps += [
         Gap(f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files")
         for pod in pods
         if not pod.uid
     ]
-    count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
-    if unknown:
+    count = "a pod" if len(unknown_uids) == 1 else f"{len(unknown_uids)} pods"
+    if unknown_uids:
         gaps.append(Gap(f"the state files do not contain the names and shared CPU use of {count}", GapKind.PODS))
-    if unknown and pods:
-        text = f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}"
+    if unknown_uids and pods:
+        text = f"{count} in the state files but not in the list counted as running: {', '.join(unknown_uids)}"
         freed = "if they are gone, a kubelet frees their resources when it admits the next pod"
         gaps.append(Gap(f"{text}; {freed}", GapKind.UNLISTED_PODS))
-    return RestoredLedger(ledger, tuple(gaps), unknown)
+    return RestoredLedger(ledger, tuple(gaps), unknown_uids)
 
 
 def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[Gap], *, policy: str, running: bool) -> CpuLedger:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is not None:
-        check_policy(state_files.CPU_FORMAT, configured=policy, stored=state.policy)
+        check_policy(state_files.CPU_FORMAT, configured=policy, stored_policy=state.policy)
     if state is None or provider.policy is CpuPolicy.NONE:
         return provider.initial_ledger()
     try:
@@ -151,19 +151,19 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[Gap], *, running: bool) -> MemoryLedger:
     idle = provider.initial_ledger()
     if state is not None:
-        check_policy(state_files.MEMORY_FORMAT, configured=provider.settings.policy, stored=state.policy)
+        check_policy(state_files.MEMORY_FORMAT, configured=provider.settings.policy, stored_policy=state.policy)
     if state is None or provider.settings.policy is MemoryPolicy.NONE:
         return idle
-    stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
+    stored_ledger = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
     try:
-        ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
+        ledger = stored_ledger.restored(idle, pod_level=provider.settings.pod_level_managers)
     except StateError as error:
         layout, expected = (
-            {id_: node.tables.keys() for id_, node in ledger.nodes.items()} for ledger in (stored, idle)
+            {id_: node.tables.keys() for id_, node in ledger.nodes.items()} for ledger in (stored_ledger, idle)
         )
         if not running or layout != expected:
             raise
-        ledger = stored if provider.settings.pod_level_managers else replace(stored, pod_held={})
+        ledger = stored_ledger if provider.settings.pod_level_managers else replace(stored_ledger, pod_held={})
         gaps.append(Gap(f"{state_files.MEMORY_FILE}: {error}; a kubelet would not start with it"))
     orphans = ledger.pod_held.keys() - ledger.held.keys()
     gaps += [
@@ -237,13 +237,13 @@ def _match_devices(
     healthy: Collection[str] | None,
 ) -> RestoredDevices:
     """Match the devices of one resource; *healthy* is ``None`` if the file does not list the resource."""
-    listed = [
+    listed_ids = [
         *sorted(nodes_by_id, key=natural_sort_key),
         *sorted({*(healthy or ())} - nodes_by_id.keys(), key=natural_sort_key),
     ]
-    spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed}, key=natural_sort_key)}
+    spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed_ids}, key=natural_sort_key)}
     devices, moved, added = {}, [], []
-    for id_ in listed:
+    for id_ in listed_ids:
         matching = [device for device in spare.values() if nodes_by_id.get(id_) in (None, device.nodes or 0)][:1]
         device = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
         if device is None:
@@ -343,7 +343,7 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
         for resource, inventory in sorted(ledger.devices.inventories.items())
         if inventory.registered
     }
-    unknown = sorted({entry.resource for entry in entries if not entry.response})
+    resources = sorted({entry.resource for entry in entries if not entry.response})
     return KubeletFiles(
         cpu=CpuState(
             policy=settings.cpus.policy,
@@ -355,7 +355,7 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
         ),
         memory=_memory_state(ledger.memory, policy=settings.memory_policy),
         devices=DeviceState(entries=entries, registered=registered),
-        gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in unknown),
+        gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in resources),
     )
 
 

@@ -344,8 +344,12 @@ def _only_host(selector: NodeSelector | None) -> str:
     """Return the one host that a node selector of an allocation names; empty if it selects others."""
     terms = selector.node_selector_terms if selector else ()
     requirements = [requirement for term in terms for requirement in (*term.match_fields, *term.match_expressions)]
-    named = [requirement for requirement in requirements if requirement.key == "metadata.name"]
-    return named[0].values[0] if len(terms) == 1 and len(named) == 1 and len(named[0].values) == 1 else ""
+    name_requirements = [requirement for requirement in requirements if requirement.key == "metadata.name"]
+    return (
+        name_requirements[0].values[0]
+        if len(terms) == 1 and len(name_requirements) == 1 and len(name_requirements[0].values) == 1
+        else ""
+    )
 
 
 _Object = TypeVar("_Object", bound=ObjectPart)
@@ -401,11 +405,11 @@ class _Reader:
         )
 
     def _read(self, location: "ObjectLocation", top: ObjectReader, type_: type[_Object]) -> _Object | None:
-        read = top.read_struct(type_)
-        if not getattr(read, "metadata", PodMetadata()).name:
+        object_ = top.read_struct(type_)
+        if not getattr(object_, "metadata", PodMetadata()).name:
             top.child("metadata").error("name", "Required value")
         self._refuse(location, top.diagnostics.problems)
-        return None if top.diagnostics.problems else read
+        return None if top.diagnostics.problems else object_
 
     def _refuse(self, location: "ObjectLocation", problems: Iterable[Problem]) -> None:
         from alignup.kubernetes.manifests.workloads import locate_problem  # noqa: PLC0415 - 1 MB, not for observers
@@ -441,8 +445,8 @@ class _Reader:
                 holders.setdefault(device.id, []).append(claim.title)
         for id_, claims in holders.items():
             if len(set(claims)) > 1:
-                listed = " and ".join(sorted(set(claims)))
-                yield f"device {id_} is allocated to {listed}; only a device that can be shared has several claims"
+                claim_names = " and ".join(sorted(set(claims)))
+                yield f"device {id_} is allocated to {claim_names}; only a device that can be shared has several claims"
         drivers = {slice_.driver for slice_ in self._slices}
         if drivers:
             for driver in sorted({id_.driver for id_ in holders} - drivers):

@@ -487,8 +487,8 @@ def resolve_tagged(text: str, tag: str) -> Scalar:
     if kind == "timestamp" and _is_date(text):
         return text
     if type(scalar) is not _KINDS[kind]:
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        raise ScalarError(f"`{shown}` is not a valid !!{kind}")
+        excerpt = text if len(text) <= 40 else f"{text[:37]}..."
+        raise ScalarError(f"`{excerpt}` is not a valid !!{kind}")
     return scalar
 
 

@@ -267,9 +267,9 @@ def _listed_pod(pod: wire.PodResources) -> ListedPod:
 
 
 def _listed_resources(
-    listed: wire.ContainerResources | wire.AllocatableResourcesResponse, claims: Mapping[str, tuple[DeviceId, ...]]
+    message: wire.ContainerResources | wire.AllocatableResourcesResponse, claims: Mapping[str, tuple[DeviceId, ...]]
 ) -> ListedResources:
-    return ListedResources(_members(listed.cpu_ids), _blocks(listed.memory), _listed_devices(listed.devices), claims)
+    return ListedResources(_members(message.cpu_ids), _blocks(message.memory), _listed_devices(message.devices), claims)
 
 
 def _listed_claims(claims: Iterable[wire.DynamicResource]) -> dict[str, tuple[DeviceId, ...]]:
