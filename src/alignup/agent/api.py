@@ -212,8 +212,8 @@ def pod_view_document(view: PodView, *, document: DecisionDocument | None = None
 
 def pod_detail_document(view: PodView) -> PodDetailDocument:
     document, explanation = decision_document(view.decision), list(decision_sentences(view.decision))
-    shown = pod_view_document(view, document=document)
-    return codec.build(PodDetailDocument, shown, decision=document, explanation=explanation)
+    view_document = pod_view_document(view, document=document)
+    return codec.build(PodDetailDocument, view_document, decision=document, explanation=explanation)
 
 
 def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDocument:
@@ -236,19 +236,19 @@ def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDo
     )
 
 
-def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocument:
+def stored_decision_detail(entry: StoredDecision) -> StoredDecisionDetailDocument:
     """Return the decision, with an explanation if this version can read it."""
     try:
-        explanation = list(decision_sentences(from_document(stored.document)))
+        explanation = list(decision_sentences(from_document(entry.document)))
     except ParseError:
         explanation = []
-    return codec.build(StoredDecisionDetailDocument, stored_decision(stored), explanation=explanation)
+    return codec.build(StoredDecisionDetailDocument, stored_decision(entry), explanation=explanation)
 
 
-def stored_decision(stored: StoredDecision) -> StoredDecisionDocument:
-    decision = cast("Any", stored.document)
-    time, outcome = codec.timestamp(stored.time), stored.outcome
-    return StoredDecisionDocument(id=stored.id, time=time, outcome=outcome, decision=decision)
+def stored_decision(entry: StoredDecision) -> StoredDecisionDocument:
+    decision = cast("Any", entry.document)
+    time, outcome = codec.timestamp(entry.time), entry.outcome
+    return StoredDecisionDocument(id=entry.id, time=time, outcome=outcome, decision=decision)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

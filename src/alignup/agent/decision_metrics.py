@@ -78,13 +78,13 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
     rejection = decision.rejection
     rejected = rejection is not None and rejection.provider != _FIT_CHECK
     names = [container.name for container in pod.all_containers]
-    failed = names.index(rejection.container) if rejection and rejection.container in names else None
-    served = pod.all_containers[: (failed or 0) if rejected else len(names)]
+    failed_index = names.index(rejection.container) if rejection and rejection.container in names else None
+    served = pod.all_containers[: (failed_index or 0) if rejected else len(names)]
     by = rejection.provider if rejection and rejected else None
     reached = [provider.name for provider in host.providers]
     if rejected:
         reached = reached[: reached.index(by) + 1] if by else []
-    failing = pod.all_containers[failed] if by and failed is not None else None
+    failing = pod.all_containers[failed_index] if by and failed_index is not None else None
     progress = _Progress(
         pod=pod,
         reached=reached,

@@ -72,8 +72,8 @@ class ManifestDir:
                 self._files[path] = self._read(path, signature)
         self._last_scan = files
         problems |= {path: file.problem for path, file in self._files.items() if file.problem}
-        unknown = {path for path in files if path not in self._files or self._files[path].pods is None}
-        return DirScan(tuple(self._unique_pods(problems)), frozenset(unknown), notes=self._new(problems))
+        unknown_files = {path for path in files if path not in self._files or self._files[path].pods is None}
+        return DirScan(tuple(self._unique_pods(problems)), frozenset(unknown_files), notes=self._new(problems))
 
     def _read(self, path: str, signature: Signature) -> "_File":
         """Read a file; if that fails, its pods stay as they were."""

@@ -142,9 +142,10 @@ class AssistPlugin(NriPlugin):
         updated.take(resources)
         changes = self._divide()
         sent = _set(resources.cpu.cpus)
-        for changed, update in changes:
+        for changed_container, update in changes:
             cpu = update.linux.resources.cpu
-            if changed is updated and cpu.cpus and sent:  # never more than the kubelet has just said, if only for now
+            # Never more than the kubelet has just said, if only for now.
+            if changed_container is updated and cpu.cpus and sent:
                 cpu.cpus = bits.show(_set(cpu.cpus) & sent)
                 self._settled = None
         return self._answer(changes)
@@ -178,14 +179,14 @@ class AssistPlugin(NriPlugin):
             if not ids:
                 return
             self._unconfirmed -= ids  # an event may add some again while the updates are on their way
-            failed = await _send(connection, [self._containers[id_].as_update() for id_ in sorted(ids)])
-            self._unconfirmed |= failed & self._containers.keys()
-            self._metrics.updates.labels("ok").inc(len(ids - failed))
-            self._metrics.updates.labels("error").inc(len(failed))
-            if failed - self._failing:
-                _log.warning("updates of containers failed", containers=sorted(failed))
-            self._failing = failed
-            if failed:
+            failed_ids = await _send(connection, [self._containers[id_].as_update() for id_ in sorted(ids)])
+            self._unconfirmed |= failed_ids & self._containers.keys()
+            self._metrics.updates.labels("ok").inc(len(ids - failed_ids))
+            self._metrics.updates.labels("error").inc(len(failed_ids))
+            if failed_ids - self._failing:
+                _log.warning("updates of containers failed", containers=sorted(failed_ids))
+            self._failing = failed_ids
+            if failed_ids:
                 return
 
     def _forget(self, id_: str) -> None:

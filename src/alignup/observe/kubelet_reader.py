@@ -225,9 +225,9 @@ class KubeletReader:
         forgotten = self._forgotten
         listed, allocatable = await self._pod_resources.read()
         # Devices that only the file has belong to a plugin that has stopped. It can come back without another file.
-        expected = {(resource, id_) for resource, ids in (registered or {}).items() for id_ in ids or ()}
-        reported = {(device.resource, device.id) for device in allocatable.devices}
-        if forgotten == self._forgotten and reported == expected:
+        expected_devices = {(resource, id_) for resource, ids in (registered or {}).items() for id_ in ids or ()}
+        reported_devices = {(device.resource, device.id) for device in allocatable.devices}
+        if forgotten == self._forgotten and reported_devices == expected_devices:
             self._allocatable = _Allocatable(allocatable, registered, now)
         return listed, allocatable
 

@@ -96,8 +96,8 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
     if not any(record.exclusive for record in records):
         return
     with registry.RunRegistry(directory).locked():
-        stored = StateStore(directory).load()
-    pods = stored.pods if stored else ()
+        stored_state = StateStore(directory).load()
+    pods = stored_state.pods if stored_state else ()
     cpus_by_uid = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
     for record in records:
         if record.exclusive:
@@ -200,8 +200,8 @@ def _cgroup_drift(record: RunRecord, directory: Path) -> Iterator[Drift]:
     pairs = (("CPUs", record.cpus, actual.cpus), ("memory on NUMA nodes", record.memory, actual.nodes))
     for resource, intended, granted in pairs:
         if intended and granted != intended:
-            shown = [f"{resource} {bits.show(members) or 'any'}" for members in (intended, granted)]
-            yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), shown[0], shown[1])
+            texts = [f"{resource} {bits.show(members) or 'any'}" for members in (intended, granted)]
+            yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), texts[0], texts[1])
 
 
 def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:

@@ -124,13 +124,13 @@ class LocalAllocator:
         del finished
         self.host = Host(self._idle.machine, self._idle.settings)
         self._store = StateStore(self._directory)
-        stored = self._store.load()
-        if stored is not None:
-            entries = [pod.entry for pod in stored.pods if pod.entry.pod.uid in active]
-            self.changed = len(entries) < len(stored.pods)
+        stored_state = self._store.load()
+        if stored_state is not None:
+            entries = [pod.entry for pod in stored_state.pods if pod.entry.pod.uid in active]
+            self.changed = len(entries) < len(stored_state.pods)
             idle, providers = self.host.ledger, self.host.providers
             try:
-                self.host.ledger = restore_ledger(entries, stored.residue, idle=idle, providers=providers)
+                self.host.ledger = restore_ledger(entries, stored_state.residue, idle=idle, providers=providers)
             except RestoreError as error:
                 raise StateError(
                     f"the resources of running runs do not fit this machine and these settings: {error}; "
