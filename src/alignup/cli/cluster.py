@@ -95,14 +95,14 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, files=pod_options.files))
     with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, pods, stored = cluster_client.ask(
+        view, pods, stored_workloads = cluster_client.ask(
             access, partial(cluster_reading.read_question, words=names, options=pod_options)
         )
     terminal.print_notes(dict.fromkeys((*notes, *skipped, *view.notes, *cluster_output.doubt_notes(view))))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        questions = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
-        for pod, reported in pods:
-            questions.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
+        questions = list(cluster_output.ask_about_workloads(view, (*workloads, *stored_workloads), seconds=search))
+        for pod, reports in pods:
+            questions.append(cluster_output.ask_about_pod(view, pod, seconds=search, reports=reports))
     if output in terminal.DOCUMENTS:
         document = cluster_output.answers_document(questions, incomplete_release(view.cluster))
         terminal.print_as(output, document)

@@ -74,16 +74,16 @@ def plan_all(question: PlanQuestion, options: PlanOptions) -> Iterator[PlannedRe
     view, facts = question.view, question.facts
     for name, together in question.waiting:
         yield _plan(view, facts, name, together, options)
-    done: set[str] = set()
+    planned_uids: set[str] = set()
     for pod in question.pods:
-        if pod.metadata.uid in done:
+        if pod.metadata.uid in planned_uids:
             continue
         with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
             if pod.spec.node_name and not pod.finished:
                 message = f"pod {pod.metadata.full_name} is bound to node {pod.spec.node_name} already"
                 raise InputError(message, advice="Name a pod that waits, or was rejected.")
             gang = gang_of(facts, pod) if isinstance(facts, PlanFacts) else [pod]
-            done.update(member.metadata.uid for member in gang)
+            planned_uids.update(member.metadata.uid for member in gang)
             pending = list(map(pending_pod, gang))
         yield _plan(view, facts, f"pod {pod.metadata.full_name}", pending, options)
     with inputs.input_errors(Place()):
@@ -182,14 +182,14 @@ def _lines(view: ClusterView, planned: PlannedRequest, limits: str) -> Iterator[
 
 
 def _pictures(view: ClusterView, plan: MovePlan) -> Iterator[Line]:
-    changed = hosts_after(view, plan.steps)
-    for name in list(changed)[:MAX_DRAWN]:
+    changed_nodes = hosts_after(view, plan.steps)
+    for name in list(changed_nodes)[:MAX_DRAWN]:
         machine = view.reports[name].machine
-        for moment, host in zip(("before", "after"), changed[name], strict=True):
+        for moment, host in zip(("before", "after"), changed_nodes[name], strict=True):
             yield from section(f"{name} {moment}")
             yield from draw_text(machine, host.ledger, width=terminal.width())
-    if len(changed) > MAX_DRAWN:
-        yield from paragraph(f"{len(changed) - MAX_DRAWN} more nodes change.", style="dim")
+    if len(changed_nodes) > MAX_DRAWN:
+        yield from paragraph(f"{len(changed_nodes) - MAX_DRAWN} more nodes change.", style="dim")
 
 
 def _capital(text: str) -> str:

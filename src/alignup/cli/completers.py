@@ -131,8 +131,8 @@ def _cluster_names(ctx: click.Context, *, pods: bool) -> list[str]:
         async with ApiClient(access, timing=timing) as client:
             if not pods:
                 return [node.metadata.name for node in (await client.list(NODES)).items]
-            listed = (await client.list(PODS)).items
-            return [pod.metadata.name for pod in listed if pod.metadata.namespace == namespace]
+            api_pods = (await client.list(PODS)).items
+            return [pod.metadata.name for pod in api_pods if pod.metadata.namespace == namespace]
 
     with suppress(Exception):
         return asyncio.run(asyncio.wait_for(read(), _SECONDS))

@@ -93,9 +93,9 @@ def command(*, options: DoctorOptions, output: str) -> None:
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, _document(result))
     else:
-        shown = options.machine or "this machine"
+        machine_name = options.machine or "this machine"
         pasted_into = source.file if source.path else source.name
-        terminal.print_lines(_lines(result, configuration=source.name, machine=shown, file=pasted_into))
+        terminal.print_lines(_lines(result, configuration=source.name, machine=machine_name, file=pasted_into))
     if not result.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)
 

@@ -106,8 +106,8 @@ def _report(error: Exception, session: Session, command: click.Command, name: st
             _print_error(error.message)
         case OSError():
             reason = error.strerror or str(error)
-            named = isinstance(error.filename, str | bytes)
-            _print_error(f"{os.fsdecode(error.filename)}: {reason}" if named else reason)
+            has_name = isinstance(error.filename, str | bytes)
+            _print_error(f"{os.fsdecode(error.filename)}: {reason}" if has_name else reason)
         case _:
             _print_error(f"internal error: {type(error).__name__}: {error}")
             click.echo(

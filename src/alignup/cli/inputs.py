@@ -82,8 +82,11 @@ class ConfigurationInput(NamedTuple):
         """Return the configuration; its warnings include what is unknown about it."""
         source = self.source
         with input_errors(Place(file=str(source.name)), advice=_GIVE_CONFIGURATION, locate=self.locate):
-            read = source.read()
-        return replace(read, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in read.warnings)))
+            kubelet_configuration = source.read()
+        return replace(
+            kubelet_configuration,
+            warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in kubelet_configuration.warnings)),
+        )
 
     def locate(self, problem: Problem) -> str:
         """Return *problem* as ``FILE:LINE: FIELD: what``, as far as the place is known."""
@@ -305,12 +308,12 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     release, notes = node_release(options, machine)
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
     configured = ConfigurationInput(source, options.changes)
-    read = configured.read()
+    kubelet_configuration = configured.read()
     machine = machine.without_cpus(source.offline)
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
     with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
-        settings = replace(configuration.host_settings(read, machine), kubelet_faults=kubelet_faults)
+        settings = replace(configuration.host_settings(kubelet_configuration, machine), kubelet_faults=kubelet_faults)
     if isinstance(options, PredictedHostOptions):
         settings = replace(settings, plugin_rules=parse_plugin_rules(options.plugin_rules))
     many = len(machine.nodes) > settings.topology.options.max_nodes
@@ -319,9 +322,14 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
         try:
             defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
             others = load_providers(options.providers, machine) if isinstance(options, HostOptions) else ()
-            return HostInput(Host(machine, settings, others=others), read, (*notes, *read.warnings), defaults)
+            return HostInput(
+                Host(machine, settings, others=others),
+                kubelet_configuration,
+                (*notes, *kubelet_configuration.warnings),
+                defaults,
+            )
         except SettingsError as error:
-            errors = () if many else configuration.startup_errors(read, machine)
+            errors = () if many else configuration.startup_errors(kubelet_configuration, machine)
             raise next((located for located in errors if located.manager == error.manager), error) from error
 
 
@@ -432,10 +440,10 @@ def select_workloads(
         ]
     if not matching:
         titles = ", ".join(work.title for work in workloads)
-        named = ", ".join(files)
+        file_names = ", ".join(files)
         raise InputError(
-            f"workload {name!r} not found; {named} has {titles}" if titles else "no workloads found",
-            place=Place("--pod") if titles else Place(file=named),
+            f"workload {name!r} not found; {file_names} has {titles}" if titles else "no workloads found",
+            place=Place("--pod") if titles else Place(file=file_names),
             advice="Give a file with a Pod, a Deployment, a Job or another object with a pod template.",
         )
     return matching

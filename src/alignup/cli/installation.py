@@ -40,9 +40,12 @@ def describe_import_error(error: ImportError, command: str) -> Exception:
 
 
 def install_advice(*extras: str) -> str:
-    """Say how to install Alignup with *extras*. It is in no package index yet; once it is, ``alignup[…]`` is enough."""
-    named, wheel = ",".join(extras), f"alignup-{__version__}-py3-none-any.whl"
-    return f"Run pip install '.[{named}]' in a clone of the repository, or pip install '{wheel}[{named}]' with a wheel."
+    """Say how to install Alignup with *extras*.
+
+    Alignup is in no package index yet; once it is, ``alignup[…]`` is enough.
+    """
+    names, wheel = ",".join(extras), f"alignup-{__version__}-py3-none-any.whl"
+    return f"Run pip install '.[{names}]' in a clone of the repository, or pip install '{wheel}[{names}]' with a wheel."
 
 
 def version_text() -> str:

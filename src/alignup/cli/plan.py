@@ -70,10 +70,10 @@ def command(  # noqa: PLR0913 - options
         raise click.UsageError("Give FILE, or -f FILE.")
     node, loaded = read_inputs(host, files)
     terminal.print_notes((*node.notes, *loaded.warnings))
-    chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
+    workloads = inputs.select_workloads(loaded.workloads, selection, files=files)
     plans = []
     with terminal.waiting_message("Searching for the fewest moves"):
-        for workload in chosen:
+        for workload in workloads:
             with inputs.input_errors(Place.at(workload.source)):
                 plan = plan_on_node(
                     node.host, workload.pod, node.running, rules=options.rules(), should_stop=options.start_budget()
@@ -108,10 +108,10 @@ def _lines(host: Host, node_plan: NodePlan) -> Iterator[Line]:
     allocations = sentences.describe_allocations(node_plan.decision.placements)
     prefix = f"  {len(evictions) + 1}. " if evictions else "  - "
     yield from paragraph(f"{name} is admitted, decided: {allocations}", prefix=prefix)
-    for title, shown in (("Before", host.ledger), ("After", node_plan.decision.after)):
+    for title, ledger in (("Before", host.ledger), ("After", node_plan.decision.after)):
         if evictions:
             yield from section(title)
-            yield from draw_text(host.machine, shown, width=terminal.width())
+            yield from draw_text(host.machine, ledger, width=terminal.width())
 
 
 def describe_proof(moves: int, at_least: int, tried: int) -> str:

@@ -289,9 +289,9 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
     if not number:
         return
     yield from section("Pods" if few else "Rejected pods")
-    listed = (row for row in node_report.rows(result) if few or row["outcome"] != "admitted")
+    shown_rows = (row for row in node_report.rows(result) if few or row["outcome"] != "admitted")
     rows = []
-    for row in islice(listed, _MAX_ROWS):
+    for row in islice(shown_rows, _MAX_ROWS):
         detail = f"{row['reason']}: {row['shortfall'] or row['message']}"
         if row["outcome"] == "admitted":
             cpus = f"CPUs {row['cpus']}" if row["cpus"] else ""
@@ -370,11 +370,11 @@ def _comparison_table(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
     if sum(widths) + 2 * len(widths) <= terminal.width():
         yield from table(rows, heads)
         return
-    shown = list(
+    lines = list(
         table([[str(variants.first.rank), *_numbers(variants.first)] for variants in folded], ["", *_COMPARED])
     )
-    yield shown[0]
-    for variants, line in zip(folded, shown[1:], strict=True):
+    yield lines[0]
+    for variants, line in zip(folded, lines[1:], strict=True):
         yield line
         for grid in variants.grids:
             text = "; ".join(f"{name}: {', '.join(values)}" for name, values in grid.items())

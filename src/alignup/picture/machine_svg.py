@@ -191,10 +191,10 @@ class _Painter:
     def _devices(self, device_groups: Iterable[DeviceGroup], most: float = 560) -> Iterator[Drawable]:
         """Draw devices by resource, with id and holder; of many only the held and unhealthy ones."""
         for group in device_groups:
-            shown = self._occupancy.listed(group.devices)
-            rest = len(group.devices) - len(shown)
+            shown_devices = self._occupancy.listed(group.devices)
+            rest = len(group.devices) - len(shown_devices)
             pills = []
-            for device in shown:
+            for device in shown_devices:
                 use = self._occupancy.of_device(device)
                 name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.mark else "")
                 name += "" if device.healthy else " · unhealthy"
@@ -203,7 +203,7 @@ class _Painter:
                 pills.append(block([name], style=use.style, data=data))
             if rest:
                 style = UseInfo(UseState.FREE if self._occupancy.known else UseState.PLAIN).style
-                text = f"{rest} {'more' if shown else 'devices'}"
+                text = f"{rest} {'more' if shown_devices else 'devices'}"
                 pills.append(block([text], style=style, data={"devices": str(rest)}))
             yield stack([label(shorten(clean(group.resource), 40), 11, style="dim"), flow(pills, most)], 2)
 
@@ -342,8 +342,8 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     yield flow(states, _PAGE_WIDTH - 30, gap=24)
     if occupancy.sharing:
         yield label(occupancy.sharing_text, style="dim")
-    listed, others = _listed_holders(occupancy)
-    yield from map(_holder, listed)
+    holders, others = _listed_holders(occupancy)
+    yield from map(_holder, holders)
     if others:
         size = format_size(sum(memory_block.size for holder in others for memory_block in holder.memory))
         yield label(f"and {pluralize(len(others), 'pod')} more with {size} of memory", style="dim")
@@ -351,12 +351,12 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
 
 def _listed_holders(occupancy: Occupancy) -> tuple[list[Holder], list[Holder]]:
     """Return the holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
-    listed, others, only_memory = list[Holder](), list[Holder](), 0
+    shown_holders, others, only_memory = list[Holder](), list[Holder](), 0
     for holder in occupancy.holders:
         only_memory += not (holder.cpus or holder.devices)
         is_listed = holder.cpus or holder.devices or only_memory <= _MAX_MEMORY_HOLDERS
-        (listed if is_listed else others).append(holder)
-    return listed, others
+        (shown_holders if is_listed else others).append(holder)
+    return shown_holders, others
 
 
 def _holder(holder: Holder) -> Drawable:
@@ -381,8 +381,8 @@ def _sentences(layout: MachineLayout) -> Iterator[str]:
         yield f"{len(layout.boxes) - _MAX_DESCRIBED} more NUMA nodes."
     if layout.nodes_without_cpus:
         yield f"{pluralize(len(layout.nodes_without_cpus), 'NUMA node')} without CPUs."
-    listed, others = _listed_holders(layout.occupancy)
-    for holder in listed:
+    holders, others = _listed_holders(layout.occupancy)
+    for holder in holders:
         cpus = f"CPUs {format_bits(holder.cpus)}" if holder.cpus else "no exclusive CPUs"
         yield f"{clean(holder.name)} holds {cpus}."
     if others:

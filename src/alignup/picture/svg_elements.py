@@ -123,14 +123,14 @@ def row(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
 def flow(elements: Iterable[Drawable], most: float, *, gap: float = 4, across: float | None = None) -> Drawable:
     """Return elements beside each other in rows of at most *most*; *across* is the gap between rows."""
     rows: list[list[Drawable]] = []
-    used = 0.0
+    line_width = 0.0
     for element in elements:
-        if rows and used + gap + element.width <= most:
+        if rows and line_width + gap + element.width <= most:
             rows[-1].append(element)
-            used += gap + element.width
+            line_width += gap + element.width
         else:
             rows.append([element])
-            used = element.width
+            line_width = element.width
     return stack((row(parts, gap) for parts in rows), gap if across is None else across)
 
 

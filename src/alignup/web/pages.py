@@ -162,8 +162,8 @@ class Pages:
                 if not access.is_token(form.get("token", "")):
                     return self._sign_in_form(access, problem="This is not the token of the agent.")
             elif not access.sessions.redeem(request.query_params.get("code", "")):
-                used = "This link was used before, or is too old." if "code" in request.query_params else ""
-                return self._sign_in_form(access, problem=used)
+                problem = "This link was used before, or is too old." if "code" in request.query_params else ""
+                return self._sign_in_form(access, problem=problem)
             # No redirect: after one from another site, such as a chat, the browser would not send the cookie.
             cookie = set_cookie(request, access.sessions.start())
             return self.response("signed_in.html", headers={"Set-Cookie": cookie})

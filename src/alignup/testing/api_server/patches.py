@@ -124,11 +124,11 @@ def own_changes(old: Document, new: Document, *, manager: str) -> Document:
     """Return *new* with the fields that an update has changed owned by *manager*."""
     owners = owned_fields(old)
     before, after = dict(_leaves(old)), dict(_leaves(new))
-    changed = {path for path, value in after.items() if _ownable(path) and before.get(path, _leaves) != value}
+    changed_paths = {path for path, value in after.items() if _ownable(path) and before.get(path, _leaves) != value}
     gone = before.keys() - after.keys()
     for owner, paths in owners.items():
-        owners[owner] = {path for path in paths - gone if not any(_overlap(path, change) for change in changed)}
-    owners[manager, "Update"] = owners.get((manager, "Update"), set()) | changed
+        owners[owner] = {path for path in paths - gone if not any(_overlap(path, change) for change in changed_paths)}
+    owners[manager, "Update"] = owners.get((manager, "Update"), set()) | changed_paths
     return _with_owners(new, owners)
 
 
