@@ -170,14 +170,14 @@ class EvictionSearch(Generic[Proof]):
             tuple([unit for number, times in kinds.items() for unit in self.groups[number][:times]])
             for kinds in map(Counter, combinations_with_replacement(range(len(self.groups)), count))
         )
-        tried: set[frozenset[tuple[str, ...]]] = set()
+        tried_sets: set[frozenset[tuple[str, ...]]] = set()
         for units in _sorted_sets((units for units in distinct if len(units) == count), size):
-            tried.add(frozenset(unit.pods for unit in units))
+            tried_sets.add(frozenset(unit.pods for unit in units))
             yield units
         if len(self.units) == len(self.groups):
             return
         every = combinations(self.units, count)
-        others = (units for units in every if frozenset(unit.pods for unit in units) not in tried)
+        others = (units for units in every if frozenset(unit.pods for unit in units) not in tried_sets)
         yield from _sorted_sets(islice(others, self._max_equivalent), size)
         if next(others, None):
             self.limited.add(size)
@@ -259,7 +259,7 @@ def find_units(
     short, they also use the same amount.
     """
     ledgers = host.ledger.by_provider()
-    needed = {
+    needed_resources = {
         provider.name: {
             resource
             for container in (*pod.all_containers, None)
@@ -269,7 +269,7 @@ def find_units(
     }
     units = []
     for arrival, (uid, admitted) in enumerate(host.ledger.pods.items()):
-        holdings, nodes = _holdings(host, admitted, needed)
+        holdings, nodes = _holdings(host, admitted, needed_resources)
         usage = admitted.usage
         amounts = {PODS: 1, CPU: usage.milli_cpu, MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage}
         amounts |= usage.scalars
@@ -286,19 +286,19 @@ def default_cost(arrival: int, admitted: AdmittedPod) -> EvictionCost:
 
 
 def _holdings(
-    host: Host, admitted: AdmittedPod, needed: Mapping[str, set[str]]
+    host: Host, admitted: AdmittedPod, needed_resources: Mapping[str, set[str]]
 ) -> tuple[tuple[Hashable, ...], NodeSet]:
-    """Return what a pod holds of what is *needed*, and on which nodes."""
+    """Return what a pod holds of *needed_resources*, and on which nodes."""
     uid = admitted.pod.uid
-    cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed[host.cpus.name] else ((), 0)
+    cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed_resources[host.cpus.name] else ((), 0)
     memory = host.ledger.memory
     by_container = [memory.pod_held[uid]] if uid in memory.pod_held else memory.held.get(uid, {}).values()
     blocks = (
         tuple(sorted(block for container_blocks in by_container for block in container_blocks))
-        if needed[host.memory.name]
+        if needed_resources[host.memory.name]
         else ()
     )
-    devices = tuple(sorted(_devices(host.ledger.devices, uid, needed[host.devices.name])))
+    devices = tuple(sorted(_devices(host.ledger.devices, uid, needed_resources[host.devices.name])))
     nodes |= bits.union(block.nodes for block in blocks) | bits.union(device[1] for device in devices)
     # Providers from outside need not list requests, so everything they allocated may matter.
     others = tuple(

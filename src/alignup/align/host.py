@@ -151,8 +151,8 @@ class Host(Pictured):
             names = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {names}")
         if new := [provider for provider in self.others if provider.name not in ledger.others]:
-            added = {provider.name: provider.initial_ledger() for provider in new}
-            ledger = replace(ledger, others={**ledger.others, **added})
+            initial_ledgers = {provider.name: provider.initial_ledger() for provider in new}
+            ledger = replace(ledger, others={**ledger.others, **initial_ledgers})
         return replace(ledger, pods={}, used=UsedResources()) if self.starting else ledger
 
     def __repr__(self) -> str:

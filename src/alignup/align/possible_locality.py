@@ -86,8 +86,8 @@ def _check(
     if are_all_near(demand, locality, every):
         return DemandAnswer(satisfied=True)
     unknown_answer = None
-    for tried, devices in enumerate(_choices(options)):
-        if tried == MAX_CHECKED:
+    for count, devices in enumerate(_choices(options)):
+        if count == MAX_CHECKED:
             return unknown_answer or DemandAnswer(None, f"there are more than {MAX_CHECKED} possible choices")
         answer = check_demand(demand, locality, devices)
         if answer.satisfied is False:

@@ -50,8 +50,8 @@ class FeatureGates:
         for name, on in self.changed.items():
             gate = self.release.gates.get(name)
             if gate and gate.locked and on is not gate.default:
-                tried, default = str(on).lower(), str(gate.default).lower()
-                raise SettingsError(f"cannot set feature gate {name} to {tried}, feature is locked to {default}")
+                value, default = str(on).lower(), str(gate.default).lower()
+                raise SettingsError(f"cannot set feature gate {name} to {value}, feature is locked to {default}")
 
     def on(self, name: str) -> bool:
         """Return whether gate *name* is on; one that the release does not know is off.

@@ -75,21 +75,21 @@ class _Search:
     def _allocate_alternative(self, claim: int, request: int, alternative: int, start: int, count: int) -> bool:
         choice = self._claims[claim].requests[request][alternative]
         candidates = self._candidates_of(claim, request, alternative)
-        needed = len(candidates) if choice.count is None else choice.count
+        needed_count = len(candidates) if choice.count is None else choice.count
         if not candidates:
-            return needed == 0 and choice.count is not None and self.allocate(claim, request + 1)
-        if count == needed:
+            return needed_count == 0 and choice.count is not None and self.allocate(claim, request + 1)
+        if count == needed_count:
             return self.allocate(claim, request + 1)
-        if len(self._chosen[claim]) + needed - count > MAX_RESULTS:
+        if len(self._chosen[claim]) + needed_count - count > MAX_RESULTS:
             return False
         last = start + 1 if choice.count is None else len(candidates)  # all devices: each must be free
-        tried: set[Hashable] = set()
+        tried_kinds: set[Hashable] = set()
         for index in range(start, last):
             device = candidates[index]
             self._count_step()
-            if not is_available(device, choice, self._taken_ids) or (kind := self._kind_of(device)) in tried:
+            if not is_available(device, choice, self._taken_ids) or (kind := self._kind_of(device)) in tried_kinds:
                 continue
-            tried.add(kind)
+            tried_kinds.add(kind)
             if not self._satisfies(claim, choice.name, device):
                 continue
             self._chosen[claim].append((choice.name, device))

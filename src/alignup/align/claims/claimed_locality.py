@@ -127,8 +127,8 @@ class ClaimedDevices(NamedTuple):
         if not plugins and not spread and are_all_near(demand, self.locality, every):
             return DemandAnswer(satisfied=True), True
         worst, possible = DemandAnswer(satisfied=True), False
-        for tried, choice in enumerate(self._choices(plugins, names)):
-            if tried == MAX_CHECKED:
+        for count, choice in enumerate(self._choices(plugins, names)):
+            if count == MAX_CHECKED:
                 return (worst if not worst.satisfied else DemandAnswer(None, _MANY)), True
             if choice is None:
                 continue

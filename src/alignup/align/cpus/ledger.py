@@ -136,14 +136,14 @@ class CpuLedger:
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
         """Release the CPUs of all containers that are not among these (pod uid, name)."""
-        gone = [
+        gone_containers = [
             (uid, name)
             for uid, containers_of_pod in self.held.items()
             for name in containers_of_pod
             if (uid, name) not in containers
         ]
         ledger = self
-        for uid, name in gone:
+        for uid, name in gone_containers:
             ledger = ledger.take_back(uid, name)
         return ledger
 

@@ -164,7 +164,7 @@ class DeviceProvider(Provider[DeviceLedger]):
         if container is None:
             return ledger
         ids_by_resource: dict[str, tuple[str, ...]] = {}
-        needed: list[PreferenceRequest] = []
+        needed_requests: list[PreferenceRequest] = []
         requested = demand.devices(pod, container, ledger.handled)
         if requested and (pod.claimed_requests or pod.class_resources):
             requested = self._unclaimed(ledger, pod, container, requested)
@@ -193,11 +193,11 @@ class DeviceProvider(Provider[DeviceLedger]):
         for request in requests:
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
             if isinstance(picked, PreferenceRequest):
-                needed.append(picked)
+                needed_requests.append(picked)
             else:
                 ids_by_resource[request.resource] = picked
-        if needed:
-            raise PreferencesNeededError(tuple(needed))
+        if needed_requests:
+            raise PreferencesNeededError(tuple(needed_requests))
         new_ledger = ledger.give(pod.uid, container.name, devices=ids_by_resource)
         if not pod.init and new_ledger.reusable is None:
             return new_ledger

@@ -179,14 +179,14 @@ def _bytes(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Iter
         )
     starts = {point // page * page for point in (*points, least, request.was)}
     around = {size for start in starts for size in (start - page, start, start + page)}
-    tried = sorted(size for size in around if size >= least)
+    tried_sizes = sorted(size for size in around if size >= least)
     nodes = what_if.host.view.nodes
     if request.resource == MEMORY:
         most = sum(node.memory or 0 for node in nodes)
     else:
         most = sum(pages.bytes for node in nodes for pages in node.hugepages if pages.resource == request.resource)
-    below = [size for size in reversed(tried) if size < request.was]
-    return below, [size for size in tried if request.was < size <= most]
+    below = [size for size in reversed(tried_sizes) if size < request.was]
+    return below, [size for size in tried_sizes if request.was < size <= most]
 
 
 def _largest_share(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal]:
@@ -489,10 +489,10 @@ def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Iterable[Seq
     alternatives = tuple(
         tuple(
             other
-            for other in [uid for uid in equivalents[gone] if uid not in evicted][:_MAX_ALTERNATIVES]
-            if _suffices(what_if, Eviction(tuple(other if uid == gone else uid for uid in evicted)))
+            for other in [uid for uid in equivalents[gone_uid] if uid not in evicted][:_MAX_ALTERNATIVES]
+            if _suffices(what_if, Eviction(tuple(other if uid == gone_uid else uid for uid in evicted)))
         )
-        for gone in evicted
+        for gone_uid in evicted
     )
     return Proposal((Eviction(evicted, alternatives),), proposal.decision)
 

@@ -396,5 +396,5 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
 
 def _device_resources(decision: Decision) -> set[str]:
     """Return the resources of device plugins whose hints were merged."""
-    merged = (resource for step in decision.steps for resource in step.resources)
-    return {step.resource for step in merged if step.provider == DeviceLedger.PROVIDER and step.resource}
+    resources = (resource for step in decision.steps for resource in step.resources)
+    return {step.resource for step in resources if step.provider == DeviceLedger.PROVIDER and step.resource}

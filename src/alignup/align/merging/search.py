@@ -182,12 +182,12 @@ def reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSe
     """Return every reachable set, by the fastest algorithm for this number of nodes."""
     if nodes.bit_count() > 3:
         return count_reachable_sets(inputs, nodes)
-    reached = allowed_sets(inputs[0], nodes) if inputs else {nodes}
+    reached_sets = allowed_sets(inputs[0], nodes) if inputs else {nodes}
     for hints in inputs[1:]:
         allowed = allowed_sets(hints, nodes)
-        reached = {mask & other for mask in reached for other in allowed}
-    reached.discard(0)
-    return reached
+        reached_sets = {mask & other for mask in reached_sets for other in allowed}
+    reached_sets.discard(0)
+    return reached_sets
 
 
 _sparse_sets = lru_cache(maxsize=64)(bits.subsets)
@@ -211,10 +211,10 @@ def _reached(tables: list[set[int]], count: int) -> list[int]:
     layout = f"<{size}Q"
     # Counts stay below 2**64 for this many tables at once: each has fewer than 2**count members.
     at_once = max(1, 64 // count) if count else 1
-    reached: Iterable[int] = tables[0] if tables else [size - 1]
+    reached_numbers: Iterable[int] = tables[0] if tables else [size - 1]
     rest = tables[1:]
     while rest:
-        group = [_supersets(reached, count), *(_supersets(table, count) for table in rest[: at_once - 1])]
+        group = [_supersets(reached_numbers, count), *(_supersets(table, count) for table in rest[: at_once - 1])]
         rest = rest[at_once - 1 :]
         containing: Iterable[int] = unpack(layout, group[0])
         for sums in group[1:]:
@@ -223,8 +223,8 @@ def _reached(tables: list[set[int]], count: int) -> list[int]:
         for shift, lacking in _shifts(count):
             counts -= counts >> shift & lacking
         exactly = unpack(layout, counts.to_bytes(8 * size, "little"))
-        reached = [number for number in range(1, size) if exactly[number]]
-    return list(reached)
+        reached_numbers = [number for number in range(1, size) if exactly[number]]
+    return list(reached_numbers)
 
 
 def _supersets(table: Iterable[int], count: int) -> bytes:
@@ -251,12 +251,12 @@ def _shifts(count: int) -> tuple[tuple[int, int], ...]:
 def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget) -> set[NodeSet]:
     tables = [allowed_sets(hints, nodes) for hints in inputs]
     tables.sort(key=len)
-    reached = tables[0] if tables else {nodes}
+    reached_sets = tables[0] if tables else {nodes}
     for allowed in tables[1:]:
-        budget.spend(len(reached) * len(allowed))
-        reached = {mask & other for mask in reached for other in allowed}
-        reached.discard(0)
-    return reached
+        budget.spend(len(reached_sets) * len(allowed))
+        reached_sets = {mask & other for mask in reached_sets for other in allowed}
+        reached_sets.discard(0)
+    return reached_sets
 
 
 def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, budget: WorkBudget) -> bool:

@@ -95,7 +95,7 @@ class _Choice:
 
     def preferred(self) -> list[NodeSet]:
         """Return the sets that all inputs prefer, the best first; only the chosen one if scores decide nothing."""
-        weights, ranked = dict(self.options.weights), []
+        weights, scored_masks = dict(self.options.weights), []
         for members in combinations(bits.members(self.nodes), self.chosen.bit_count()):
             mask = bits.of(members)
             if self._is_fit(mask) and all(_accepts(hints, mask) for _, hints in self.inputs):
@@ -104,10 +104,10 @@ class _Choice:
                     for number, (name, hints) in enumerate(self.inputs)
                     if _names(hints, mask)
                 ]
-                ranked.append((self.sign * weigh_scores(named, weights), mask))
-        if len({score for score, _ in ranked}) < 2 or any(not score for score, _ in ranked):
+                scored_masks.append((self.sign * weigh_scores(named, weights), mask))
+        if len({score for score, _ in scored_masks}) < 2 or any(not score for score, _ in scored_masks):
             return [self.chosen]
-        return [mask for _, mask in sorted(ranked)]
+        return [mask for _, mask in sorted(scored_masks)]
 
     def not_preferred(self) -> list[NodeSet]:
         """Return the sets that win in some order of the resources of each provider, the lowest first."""
