@@ -222,19 +222,22 @@ class Cluster:
         self._lists += 1
         self._listed = True
         pods_by_uid = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
-        ended = [
+        ended_pods = [
             (record, uid)
             for record in self._records.values()
             for uid in (*record.ledger.pods, *(binding.uid for binding in record.bindings if binding.observed))
             if uid not in pods_by_uid
         ]
         early = [
-            (pod, host) for host, bound in self._early.items() for pod in bound.values() if pod.uid not in pods_by_uid
+            (pod, host)
+            for host, bound_pods in self._early.items()
+            for pod in bound_pods.values()
+            if pod.uid not in pods_by_uid
         ]
         for pod, host in early:
             self.observe(pod, host, PodStage.ENDED)
         for stage in (PodStage.TERMINATING, PodStage.ENDED):
-            for record, uid in ended:
+            for record, uid in ended_pods:
                 self._enter_stage(record, uid, stage)
                 self._verdicts.touch(record.name)
             if stage is PodStage.TERMINATING:
@@ -463,8 +466,8 @@ class Cluster:
         at_least = 1 if rest and answer.proved else 0
         plan = planner.plan(rest, answer.bindings, at_least=at_least)
         if not plan.feasible and answer.bindings:  # those that fit may be in the way of the others
-            placed = [by_uid[binding.pod.uid] for binding in answer.bindings]
-            again = planner.plan([*rest, *placed], at_least=at_least)
+            placed_pods = [by_uid[binding.pod.uid] for binding in answer.bindings]
+            again = planner.plan([*rest, *placed_pods], at_least=at_least)
             plan = again if again.feasible else plan
         return plan
 
@@ -565,10 +568,10 @@ class Cluster:
         if binding.ledger is None:
             return False
         reported_pods = record.ledger.pods
-        ended = [
+        ended_uids = [
             uid for uid in binding.ledger.pods if uid not in reported_pods or self._stages.get(uid) is PodStage.ENDED
         ]
-        return rejected_after_ends(binding.pod, record.model, binding.ledger, ended)
+        return rejected_after_ends(binding.pod, record.model, binding.ledger, ended_uids)
 
     def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:
         """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""

@@ -44,7 +44,7 @@ def measure_free_capacity(host: Host, *, before: FreeCapacity | None = None) -> 
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     inventories = _counted(devices)
-    placed = {name: inventory for name, inventory in inventories.items() if inventory.placed}
+    placed_inventories = {name: inventory for name, inventory in inventories.items() if inventory.placed}
     largest: dict[str, int] = {}
     stranded = dict.fromkeys(inventories, 0)
     stranded_cpus = 0
@@ -61,11 +61,11 @@ def measure_free_capacity(host: Host, *, before: FreeCapacity | None = None) -> 
         if node in memory.nodes:
             allocatable = memory.nodes[node].tables[MEMORY].allocatable
             share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
-        for resource, inventory in placed.items():
+        for resource, inventory in placed_inventories.items():
             here = inventory.on.get(node, 0)
             count = (here & inventory.healthy).bit_count()
-            left = max(0, DEVICE * (devices.free[resource] & here).bit_count() - share * count)
-            stranded[resource] += left if count <= MAX_COUNTED else left * MAX_COUNTED // count
+            left_over = max(0, DEVICE * (devices.free[resource] & here).bit_count() - share * count)
+            stranded[resource] += left_over if count <= MAX_COUNTED else left_over * MAX_COUNTED // count
     same = before is not None and stranded == before.stranded_devices
     return FreeCapacity(largest, stranded_cpus, before.stranded_devices if before and same else stranded)
 
@@ -151,9 +151,9 @@ def _left_in_total(ledger: Ledger, allocatable: NodeAllocatable) -> dict[str, in
     used = ledger.used
     counts = {**allocatable.scalars, **ledger.devices.allocatable()}
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
-    left = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
+    left_over = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
     if milli < 1 or size < 1:  # a pod with managed memory needs some of both
-        left |= dict.fromkeys(allocatable.scalars, 0) | {CPU: 0, MEMORY: 0}
+        left_over |= dict.fromkeys(allocatable.scalars, 0) | {CPU: 0, MEMORY: 0}
     else:
-        left |= {CPU: milli // 1000, MEMORY: size}
-    return left if used.pods < allocatable.pods else dict.fromkeys(left, 0)
+        left_over |= {CPU: milli // 1000, MEMORY: size}
+    return left_over if used.pods < allocatable.pods else dict.fromkeys(left_over, 0)

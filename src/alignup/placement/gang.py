@@ -91,11 +91,11 @@ def place_gang(  # noqa: PLR0913 - one question
         if all(fits(host, path[:end]) for host, path in more.items() for end in range(1, len(path) + 1)):
             paths, proved = more, complete  # others might have room where these do not
     members_left = [iter(kind.members) for kind in kinds]
-    placed = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
+    new_bindings = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
     rest = {pod.uid: number for number, left in enumerate(members_left) for pod in left}
     reasons = {number: search.verdicts_beside(paths, number) for number in set(rest.values())}
     return GangAnswer(
-        bindings=(*placed_before, *placed),
+        bindings=(*placed_before, *new_bindings),
         rest=tuple([pod for pod in waiting if pod.uid in rest]),
         verdicts={uid: reasons[number] for uid, number in rest.items()},
         proved=proved,
@@ -153,18 +153,18 @@ class _Search:
         complete = True
         try:
             for number in sorted(range(len(self._kinds)), key=self._count_admitting):
-                left = self._member_counts[number]
+                members_left = self._member_counts[number]
                 used_hosts = [host for host in hosts if self._kinds[number].may_use(host)]
                 for host in chain(used_hosts, self._candidates(number, without=hosts)):
-                    if not left:
+                    if not members_left:
                         break
                     current = hosts.get(host) or self._start(host)
                     path = (*paths.get(host, ()), number)
-                    while left and current and (after := self._try(host, current, number)) and fits(host, path):
+                    while members_left and current and (after := self._try(host, current, number)) and fits(host, path):
                         hosts[host] = current = after
                         paths[host], path = path, (*path, number)
-                        left -= 1
-                complete = complete and not left
+                        members_left -= 1
+                complete = complete and not members_left
         except _OutOfStepsError:
             return paths, False
         return paths, complete or len(self._kinds) <= 1
@@ -177,25 +177,25 @@ class _Search:
             if start := self._start(host):
                 groups.setdefault((start, kinds), []).append(host)
         nothing = (0,) * len(self._kinds)
-        reached: dict[_Counts, _Sum | None] = {nothing: None}
+        reached_counts: dict[_Counts, _Sum | None] = {nothing: None}
         complete = True
         try:
             for (start, kinds), hosts in groups.items():
                 held_by_one = self._held(hosts[0], start, kinds)
-                newest: Iterable[_Counts] = list(reached)
+                newest: Iterable[_Counts] = list(reached_counts)
                 for host in hosts:
-                    newest = list(self._extend(reached, newest, host, held_by_one))
-                    if not newest or self._member_counts in reached:
+                    newest = list(self._extend(reached_counts, newest, host, held_by_one))
+                    if not newest or self._member_counts in reached_counts:
                         break
-                if self._member_counts in reached:
+                if self._member_counts in reached_counts:
                     break
         except _OutOfStepsError:
             complete = False
-        best = max(reached, key=lambda counts: (sum(counts), counts))
+        best = max(reached_counts, key=lambda counts: (sum(counts), counts))
         if sum(best) <= sum(map(len, found_paths.values())):
             return found_paths, complete
         paths: dict[str, _Path] = {}
-        while last := reached[best]:
+        while last := reached_counts[best]:
             paths[last.host] = last.path
             best = last.before
         return dict(reversed(paths.items())), complete
@@ -206,8 +206,8 @@ class _Search:
         verdicts = {host: verdict for host, verdict in self._tables[number].verdicts.items() if kind.may_use(host)}
         for host in {*paths, *self._holding}.intersection(verdicts):
             current = self._start(host)
-            for placed in paths.get(host, ()):
-                current = current and self._after[current, placed]
+            for kind_number in paths.get(host, ()):
+                current = current and self._after[current, kind_number]
             if current:
                 verdicts[host] = self._verdicts.of_tentative(host, current, kind.shape)
         return Feasibility(verdicts)
@@ -263,7 +263,7 @@ class _Search:
 
     def _extend(
         self,
-        reached: "dict[_Counts, _Sum | None]",
+        reached_counts: "dict[_Counts, _Sum | None]",
         sums: Iterable[_Counts],
         host: str,
         holdings: Mapping[_Counts, _Path],
@@ -273,8 +273,8 @@ class _Search:
             self._spend(len(holdings) * len(before))
             for counts, path in holdings.items():
                 total = tuple(map(int.__add__, before, counts))
-                if total not in reached and all(map(int.__le__, total, self._member_counts)):
-                    reached[total] = _Sum(before, host, path)
+                if total not in reached_counts and all(map(int.__le__, total, self._member_counts)):
+                    reached_counts[total] = _Sum(before, host, path)
                     yield total
 
 

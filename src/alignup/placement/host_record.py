@@ -256,12 +256,14 @@ class HostRecord:
     def _prune(self) -> None:
         """Forget events of pods that are nowhere, and pods that came and ended without another binding between."""
         self._states = None
-        for ended in [entry for entry in self._log if isinstance(entry, StageChange) and entry.stage is PodStage.ENDED]:
-            binding = self.binding(ended.uid)
-            if binding and ended.uid not in self.ledger.pods:
-                between = self._log[self._log.index(binding) + 1 : self._log.index(ended)]
+        for stage_change in [
+            entry for entry in self._log if isinstance(entry, StageChange) and entry.stage is PodStage.ENDED
+        ]:
+            binding = self.binding(stage_change.uid)
+            if binding and stage_change.uid not in self.ledger.pods:
+                between = self._log[self._log.index(binding) + 1 : self._log.index(stage_change)]
                 if not any(isinstance(entry, Binding) for entry in between):
-                    self._log = [entry for entry in self._log if entry.uid != ended.uid]
+                    self._log = [entry for entry in self._log if entry.uid != stage_change.uid]
         self._log = [entry for entry in self._log if isinstance(entry, Binding) or self.holds(entry.uid)]
 
     def _replay(self) -> PossibleStates:

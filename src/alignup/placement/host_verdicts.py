@@ -301,9 +301,9 @@ class TentativeHost:
         if not self.verdict(shape).admits:
             return None
         # Hosts share states, so a ledger may contain pods that another search has tried.
-        tried = {uid for state in self.states for uid in state.ledger.pods if uid.startswith(SHAPE_UID)}
-        number = len(tried)
-        while f"{SHAPE_UID}-{number}" in tried:
+        shape_uids = {uid for state in self.states for uid in state.ledger.pods if uid.startswith(SHAPE_UID)}
+        number = len(shape_uids)
+        while f"{SHAPE_UID}-{number}" in shape_uids:
             number += 1
         pod = replace(shape.pod, uid=f"{SHAPE_UID}-{number}")
         model, approximate = self.states[0].alignment.model, self.states[0].alignment.approximate

@@ -83,7 +83,7 @@ def find_hosts(
     """
     hosts: dict[str, tuple[Pod, ...]] = {}
     shapes: dict[Hashable, int] = {}
-    left = {pod.uid: (pod, shapes.setdefault(shape_key(pod), len(shapes))) for pod in pods}
+    waiting_pods = {pod.uid: (pod, shapes.setdefault(shape_key(pod), len(shapes))) for pod in pods}
     used_by_some = set[str]().union(*usable.values())
     unsuitable = 0
     for record in records:
@@ -91,7 +91,7 @@ def find_hosts(
             continue
         admitted_pods: dict[str, Pod] = {}
         refused: set[int] = set()  #: shapes that do not fit beside those that the host has by now
-        candidates = {uid: waiting for uid, waiting in left.items() if record.name in usable[uid]}
+        candidates = {uid: waiting for uid, waiting in waiting_pods.items() if record.name in usable[uid]}
         after = record.model.without(record.ledger, record.ledger.pods)
         for uid, (pod, shape) in candidates.items():
             if shape in refused:
@@ -104,8 +104,8 @@ def find_hosts(
                 refused.clear()
         if admitted_pods:
             hosts[record.name] = tuple(admitted_pods.values())
-            left = {uid: waiting for uid, waiting in left.items() if uid not in admitted_pods}
+            waiting_pods = {uid: waiting for uid, waiting in waiting_pods.items() if uid not in admitted_pods}
         unsuitable += bool(candidates) and not admitted_pods
-        if not left or unsuitable >= max_unsuitable:
+        if not waiting_pods or unsuitable >= max_unsuitable:
             break
-    return {} if left else hosts
+    return {} if waiting_pods else hosts

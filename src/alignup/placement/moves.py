@@ -199,23 +199,25 @@ class Planner:
 
     # Plans
 
-    def plan(self, pods: Sequence[PendingPod], placed: Sequence[GangBinding] = (), *, at_least: int = 0) -> MovePlan:
-        """Return the smallest plan that was found for *pods*, beside those of their gang that are *placed* already.
+    def plan(
+        self, pods: Sequence[PendingPod], placed_bindings: Sequence[GangBinding] = (), *, at_least: int = 0
+    ) -> MovePlan:
+        """Return the smallest plan that was found for *pods*, beside the pods of their gang in *placed_bindings*.
 
-        More than one pod are placed one after the other, each with the fewest moves beside those before it; *at_least*
-        so many moves are certainly needed.
+        Several pods are placed one after the other, each with the fewest moves beside the pods before. At least
+        *at_least* moves are certainly needed.
         """
         room = _Room({})
-        for pod, host in placed:
+        for pod, host in placed_bindings:
             room = self._place(room, PlanStep(pod, host, _UNDECIDED)) or room
         for waiting in pods:
             more, fewest = self._make_room(room, waiting)
             if more is None:
-                beside = " beside the rest of its gang" if len(pods) + len(placed) > 1 else ""
+                beside = " beside the rest of its gang" if len(pods) + len(placed_bindings) > 1 else ""
                 problem = f"{waiting.name} finds no room{beside}: {self._explain(waiting)}"
                 return MovePlan(problem=problem, tried=self.tried)
             room = more
-            if len(pods) == 1 and not placed:
+            if len(pods) == 1 and not placed_bindings:
                 at_least = fewest
         steps = self.verify(room.steps)
         if steps is None:
@@ -342,15 +344,17 @@ class Planner:
                 continue
             for size in range(1, count + 1):
                 for units, after in self._sufficient(room, waiting.pod, host, size):
-                    yield from islice(self._rooms_with(room, waiting, host, units, after, left=count - size), most)
+                    yield from islice(
+                        self._rooms_with(room, waiting, host, units, after, moves_left=count - size), most
+                    )
 
     def _rooms_with(  # noqa: PLR0913 - one set of pods on one host
-        self, room: _Room, waiting: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, left: int
+        self, room: _Room, waiting: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, moves_left: int
     ) -> Iterator[_Room]:
-        """Yield the rooms after the eviction of *units*, if new places are found with at most *left* more moves."""
+        """Yield the rooms after the eviction of *units*, if at most *moves_left* more moves find new places."""
         start, leaving = self._without(room, host, units, after)
         moved = False
-        for moves in self._find_new_places(start._replace(steps=()), leaving, host, left):
+        for moves in self._find_new_places(start._replace(steps=()), leaving, host, moves_left):
             moved = True
             yield _completed(room, moves, PlanStep(waiting.pod, host, _UNDECIDED))
         if not moved:
@@ -366,10 +370,12 @@ class Planner:
                 hosts[running.host] = other.without((running.pod.uid,))
         return _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving}), leaving
 
-    def _find_new_places(self, room: _Room, leaving: Sequence[RunningPod], target: str, left: int) -> Iterator[_Room]:
-        """Yield the ways to find new places for pods that leave, in this order, with at most *left* more moves.
+    def _find_new_places(
+        self, room: _Room, leaving: Sequence[RunningPod], target: str, moves_left: int
+    ) -> Iterator[_Room]:
+        """Yield the ways to find places for the pods *leaving*, in this order, with at most *moves_left* more moves.
 
-        *target* is the host that they make room on: what else leaves it is another set of pods.
+        *target* is the host that the pods make room on: other pods that leave this host are another set.
         """
         if not leaving:
             yield room
@@ -380,14 +386,14 @@ class Planner:
             moving = PendingPod(running.pod, running.hosts)
             for host, after in self._targets(room.hosts, moving):
                 arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
-                moved = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
-                yield from self._find_new_places(moved, rest, target, left)
-            for count in range(1, left + 1):
+                next_room = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
+                yield from self._find_new_places(next_room, rest, target, moves_left)
+            for count in range(1, moves_left + 1):
                 for inner in self._rooms(_Room(room.hosts, (), room.evicted), moving, count, exclude=target):
-                    moved = _before_arrival(room, inner, running, evictions)
-                    yield from self._find_new_places(moved, rest, target, left - count)
+                    next_room = _before_arrival(room, inner, running, evictions)
+                    yield from self._find_new_places(next_room, rest, target, moves_left - count)
         if running.preemptible:
-            yield from self._find_new_places(room._replace(steps=(*room.steps, *evictions)), rest, target, left)
+            yield from self._find_new_places(room._replace(steps=(*room.steps, *evictions)), rest, target, moves_left)
 
     def _evictions(self, running: RunningPod) -> tuple[PlanStep, ...]:
         """Return the evictions before a pod gets a new place: a group leaves as a whole before its first pod does."""
@@ -438,16 +444,16 @@ class Planner:
 
         for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
             start, leaving = self._without(room, name, units, after)
-            for moved in islice(self._find_new_places(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
-                changed_hosts = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
+            for new_room in islice(self._find_new_places(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
+                changed_hosts = [other for other, state in new_room.hosts.items() if state is not room.hosts.get(other)]
                 gain = sum(
-                    self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
+                    self._capacity(new_room.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
                     for other in changed_hosts
                     if other in usable and (state := self._host(room.hosts, other))
                 )
                 if gain > 0:
-                    before, later = _split(moved.steps, name)
-                    return moved._replace(steps=(*room.steps, *before, *later)), gain
+                    before, later = _split(new_room.steps, name)
+                    return new_room._replace(steps=(*room.steps, *before, *later)), gain
         return None, 0
 
     def _capacity(self, host: TentativeHost, pod: Pod) -> int:
@@ -467,18 +473,18 @@ class Planner:
         """Yield the hosts that admit a pod, with their states after it: of hosts in the same state only the first."""
         self._check_time()
         shape = self._verdicts.shape(waiting.pod)
-        tried: set[Hashable] = set()
+        tried_keys: set[Hashable] = set()
         usable = self.hosts_for(waiting)
         names = (name for name in self._verdicts.of_all(waiting.pod).by_rank(usable) if name not in hosts)
         usable_names = [name for name in hosts if name in usable]
         for name in chain(names, usable_names):
             host = self._host(hosts, name)
-            if host is None or host.key in tried:
+            if host is None or host.key in tried_keys:
                 continue
-            if len(tried) >= MAX_TARGETS and name not in hosts:
+            if len(tried_keys) >= MAX_TARGETS and name not in hosts:
                 self._limited = True
                 continue
-            tried.add(host.key)
+            tried_keys.add(host.key)
             after = self._verdicts.admit_tentatively(name, host, shape)
             if after is not None:
                 yield name, after

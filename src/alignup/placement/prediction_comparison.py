@@ -39,10 +39,10 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
 
     *earlier*: pods that were admitted before it, and that *before* does not contain.
     """
-    ended = [other for other in before.pods if other not in after.pods]
+    ended_uids = [other for other in before.pods if other not in after.pods]
     pod, resources = after.pods[uid].pod, _resources(actual_placements(uid, model, after), after)
-    for gone in _combinations(ended):
-        host = model.at(model.without(before, gone))
+    for gone_uids in _combinations(ended_uids):
+        host = model.at(model.without(before, gone_uids))
         try:
             for other_pod in earlier:
                 host.apply(host.decide_without_plugins(other_pod))
@@ -54,14 +54,14 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
     return False
 
 
-def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended: Sequence[str]) -> bool:
-    """Return whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
+def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended_uids: Sequence[str]) -> bool:
+    """Return whether a kubelet with *before* rejects *pod* if some pods of *ended_uids* end first.
 
     More room can mean a rejection for a pod of several containers: the first one goes where the next one has to go.
     """
-    for gone in _combinations(ended):
+    for gone_uids in _combinations(ended_uids):
         try:
-            decision = model.at(model.without(before, gone)).decide_without_plugins(pod)
+            decision = model.at(model.without(before, gone_uids)).decide_without_plugins(pod)
         except AlignError:
             continue
         if decision.rejection is not None:

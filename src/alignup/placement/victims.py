@@ -116,8 +116,10 @@ def find_victims(
         and all(unit.pods[0] in ledger.pods for ledger in proofs.ledgers)
         and proofs.acceptable(unit.pods)
     ]
-    bound = EvictionSearch(_protected_last(units, budgets), lambda uids: proofs.admits_without(uids) or None, shortage)
-    spared = bound.spare() if units else None
+    eviction_search = EvictionSearch(
+        _protected_last(units, budgets), lambda uids: proofs.admits_without(uids) or None, shortage
+    )
+    spared = eviction_search.spare() if units else None
     if spared is None:
         return VictimSearch((), complete=True)
     search = EvictionSearch(units, proofs.prove, shortage)

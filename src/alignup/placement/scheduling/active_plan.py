@@ -213,9 +213,9 @@ class ActivePlan:
         hosts = running[step.uid].hosts if step.uid in running else None
         if hosts is not None and step.node not in hosts:
             return f"no scheduler sends the replacement of {step.pod} to node {step.node}"
-        placed = running.get(plan.progress[index].placed)
-        if placed is not None:
-            return self._note_binding(plan, index, placed.pod.uid, placed.host)
+        replacement = running.get(plan.progress[index].placed)
+        if replacement is not None:
+            return self._note_binding(plan, index, replacement.pod.uid, replacement.host)
         return ""
 
     def _begin_admission(self, plan: RunningPlan, index: int, running: Mapping[str, RunningPod]) -> str:
@@ -332,10 +332,10 @@ class ActivePlan:
             eviction.checked = False
             if not plan.paused:
                 self._send(plan, eviction)
-        for placed, needed in tuple(plan.recorded.items()):
-            if plan.written >= needed:
-                del plan.recorded[placed]
-                self._offer(plan, placed)
+        for pod_uid, last_number in tuple(plan.recorded.items()):
+            if plan.written >= last_number:
+                del plan.recorded[pod_uid]
+                self._offer(plan, pod_uid)
 
     def _send(self, plan: RunningPlan, eviction: PendingEviction) -> None:
         eviction.sent = True

@@ -48,8 +48,8 @@ class GangPlacement:
         self._claims = claims
         self._avoided = avoided
 
-    def choose(self, gang: WaitingGang, *, placed: int, now: float) -> GangChoice:
-        """Choose the nodes of a gang, of which so many pods are *placed*, and assume the others there, or none."""
+    def choose(self, gang: WaitingGang, *, placed_count: int, now: float) -> GangChoice:
+        """Choose the nodes of a gang with *placed_count* placed pods, and assume the other pods there, or none."""
         facts = self._facts.gang(gang.key)
         beside = self._assumptions.beside(facts)
         nodes = self._gang_nodes(gang, [binding.host for binding in beside.values()], now)
@@ -63,7 +63,7 @@ class GangPlacement:
 
         answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
         chosen_bindings = [binding for binding in answer.bindings if binding.pod.uid in nodes]
-        fitting = placed + len(chosen_bindings)
+        fitting = placed_count + len(chosen_bindings)
         if fitting < facts.minimum:
             for member in {_member_key(member): member for member in gang.members}.values():
                 self._note_kept_nodes(member, gang.order)
@@ -129,13 +129,13 @@ class GangPlacement:
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
         """Return whether a node admits pods in whatever order they are bound."""
-        tried = set()
+        tried_shapes = set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)
-            if shapes in tried:
+            if shapes in tried_shapes:
                 continue
-            tried.add(shapes)
-            admits = len(tried) <= MAX_ORDERS and self._cluster.assume_gang((*beside, *order))[-1].admits
+            tried_shapes.add(shapes)
+            admits = len(tried_shapes) <= MAX_ORDERS and self._cluster.assume_gang((*beside, *order))[-1].admits
             for pod, _ in order:
                 self._cluster.forget(pod.uid)
             if not admits:
@@ -150,7 +150,7 @@ def _member_key(member: PodFacts) -> Hashable:
 
 def describe_gang(key: GroupKey, gang: GangFacts, fitting: int, answer: GangAnswer, cluster: Cluster) -> str:
     """Return why a gang of which only so many pods are *fitting* waits."""
-    needed = max(gang.minimum, gang.present)
+    needed_count = max(gang.minimum, gang.present)
     shortage = describe_shortage(cluster, answer.verdicts[answer.rest[0].uid]) if answer.rest else "nodes changed"
-    text = f"gang {key}: {fitting} of {needed} pods fit together; {shortage}"
+    text = f"gang {key}: {fitting} of {needed_count} pods fit together; {shortage}"
     return text if answer.proved else f"{text}; no more were found within {answer.steps} steps"

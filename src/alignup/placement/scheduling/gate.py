@@ -299,20 +299,20 @@ class Gate:
             self.incomplete.pop(key, None)
             return
         gang = self._facts.gang(key)
-        placed = self._count_placed(gang)
-        if placed >= gang.minimum or gang.minimum == 1:
+        placed_count = self._count_placed(gang)
+        if placed_count >= gang.minimum or gang.minimum == 1:
             self.incomplete.pop(key, None)
             for facts in ready.values():
                 self._add_alone(facts)
             return
         for uid in ready:
             self.queue.remove(uid)
-        if placed + len(ready) < gang.minimum:
+        if placed_count + len(ready) < gang.minimum:
             self.incomplete.setdefault(key, self._turn.now + EXPLAIN_SECONDS)
             return
         self.incomplete.pop(key, None)
         pods = tuple(sorted(ready.values(), key=lambda facts: facts.order))
-        order = FIRST if placed else pods[0].order
+        order = FIRST if placed_count else pods[0].order
         since = min(facts.since for facts in pods)
         first = {field.name: getattr(pods[0], field.name) for field in fields(PodFacts)}
         self.queue.add(WaitingGang(**(first | {"order": order, "since": since}), key=key, members=pods))
@@ -424,7 +424,10 @@ class Gate:
         if len(names) <= MAX_CHANGED:
             names = [name for name in names if self._assumptions.has_room(name, pod)]
         ranked_hosts = self._assumptions.rank(pod, names)
-        return [(record(ranked.host) is None, -ranked.score.total, ranked.host) for ranked in ranked_hosts]
+        return [
+            (record(ranked_host.host) is None, -ranked_host.score.total, ranked_host.host)
+            for ranked_host in ranked_hosts
+        ]
 
     def _may_choose(self, waiting: PodFacts, pod_class: PodClass, name: str) -> bool:
         if not self._assumptions.has_room(name, waiting.pod):
@@ -440,8 +443,8 @@ class Gate:
     def _try_gang(self, gang: WaitingGang, pod_class: PodClass) -> bool:
         """Release all pods of a gang if they fit together; return whether they do."""
         try:
-            placed = self._count_placed(self._facts.gang(gang.key))
-            choice = self._gang_placement.choose(gang, placed=placed, now=self._turn.now)
+            placed_count = self._count_placed(self._facts.gang(gang.key))
+            choice = self._gang_placement.choose(gang, placed_count=placed_count, now=self._turn.now)
         except AlignError as error:
             choice = GangChoice(problem=f"gang {gang.key}: no kubelet can decide on its pods: {error}")
             for member in gang.members:

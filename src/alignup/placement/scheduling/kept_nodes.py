@@ -375,8 +375,8 @@ class KeptNodes:
         if facts.group is None:
             return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
         gang = self._facts.gang(facts.group)
-        placed = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
-        missing = gang.minimum - placed
+        placed_count = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
+        missing = gang.minimum - placed_count
         if missing <= 1:
             return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
         uids = gang.gated if facts.state is WaitState.GATED else gang.waiting
@@ -388,7 +388,7 @@ class KeptNodes:
             return None
         members.sort(key=lambda member: member.order)
         # The rest of a gang that has started comes before all others of its priority, but not before higher ones.
-        order = (members[0].order[0], "", "", "") if placed else members[0].order
+        order = (members[0].order[0], "", "", "") if placed_count else members[0].order
         holder = NodeHolder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
         return holder, [member for member in members if needs_alignment(member.pod)][:missing]
 

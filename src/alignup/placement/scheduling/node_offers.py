@@ -117,14 +117,16 @@ class NodeOffers:
             return AnswerNodes(tuple(best_nodes))
         return self._refuse(event.facts, names, refusals)
 
-    def _answer_unaligned(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
-        """Offer all nodes to a pod that no kubelet aligns, but those that are kept, or full with pods on their way.
+    def _answer_unaligned(
+        self, facts: PodFacts, names: Collection[str], kept_reasons: Mapping[str, str]
+    ) -> AnswerNodes:
+        """Offer all nodes to a pod that no kubelet aligns, except nodes in *kept_reasons* and full nodes.
 
-        Its scheduler does not know of these.
+        Full nodes are full with pods on their way, of which the scheduler of the pod does not know.
         """
         pod = facts.pod
         full = [node for node in self._assumptions.hosts if not self._assumptions.has_room(node, pod)]
-        refusals = dict.fromkeys(full, FULL) | dict(kept)
+        refusals = dict.fromkeys(full, FULL) | dict(kept_reasons)
         refused = {node: refusals[node] for node in names if node in refusals} if refusals else {}
         offered = tuple(node for node in names if node not in refused)
         if not offered:

@@ -193,8 +193,8 @@ def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str
         if plan.replacement_of(index) is None and not pod.preemptible:
             return f"{step.pod} may not be evicted without a new place: it is not of lower priority, or not allowed"
         together = {other.pod.uid for other in running.values() if pod.group and other.group == pod.group}
-        if left := together - evicted - set(plan.bound):
-            names = ", ".join(sorted(f"{running[uid].pod.namespace}/{running[uid].pod.name}" for uid in left))
+        if left_uids := together - evicted - set(plan.bound):
+            names = ", ".join(sorted(f"{running[uid].pod.namespace}/{running[uid].pod.name}" for uid in left_uids))
             return f"{step.pod} may be evicted only with all of its group, and these stay: {names}"
     return ""
 

@@ -275,9 +275,9 @@ class TentativeGangs:
         if _missing(key, members):
             return []
         pods = [facts for uid in members.waiting if uid != asked_pod.uid and (facts := self._pod(uid)) is not None]
-        needed = max(members.minimum - len(members.bound), 1)
+        needed_count = max(members.minimum - len(members.bound), 1)
         current = self._facts.pod(asked_pod.uid) or asked_pod
-        return sorted([current, *sorted(pods, key=_place)[: needed - 1]], key=_place)
+        return sorted([current, *sorted(pods, key=_place)[: needed_count - 1]], key=_place)
 
     def others_waiting(self, asked_pod: PodFacts) -> list[str]:
         """Return the uids of pods of the same group that wait as well."""
@@ -367,9 +367,9 @@ class TentativeGangs:
         pods = [unseen.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
         aligned = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
         aligned.sort(key=lambda facts: facts.uid != asked_uid)
-        moved = gang.movable(asked_uid, anew=anew) if gang is not None and keep else {}
-        self._assumptions.withdraw(binding.pod for binding in moved.values())
-        beside = self._assumptions.beside(members, without=moved)
+        moved_bindings = gang.movable(asked_uid, anew=anew) if gang is not None and keep else {}
+        self._assumptions.withdraw(binding.pod for binding in moved_bindings.values())
+        beside = self._assumptions.beside(members, without=moved_bindings)
         waiting = [facts.pod for facts in aligned if facts.uid not in beside]
         try:
             eligible = self._eligible_nodes(aligned, question, beside)
@@ -379,23 +379,25 @@ class TentativeGangs:
                 has_room=lambda host, pods: not self._keeps_out(host, pods[-1], pods[:-1]),
             )
         except Exception:
-            if moved:
-                self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
+            if moved_bindings:
+                self._assumptions.assume_gang(
+                    tuple(moved_bindings.values()), beside=_on_nodes_of(moved_bindings, beside)
+                )
             raise
-        placed = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
-        fitting = len(members.bound) + len(pods) - len(aligned) + len(placed) + len(uids & beside.keys())
+        placed_bindings = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
+        fitting = len(members.bound) + len(pods) - len(aligned) + len(placed_bindings) + len(uids & beside.keys())
         enough = fitting >= members.minimum and (
-            asked_uid in placed or asked_uid in beside or asked_uid not in eligible
+            asked_uid in placed_bindings or asked_uid in beside or asked_uid not in eligible
         )
-        if enough and keep and placed:
-            others = _on_nodes_of(placed, beside)
-            enough = self._assumptions.assume_gang(tuple(placed.values()), beside=others)[-1].admits
+        if enough and keep and placed_bindings:
+            others = _on_nodes_of(placed_bindings, beside)
+            enough = self._assumptions.assume_gang(tuple(placed_bindings.values()), beside=others)[-1].admits
         if enough:
             if keep:
-                self._remember(key, members, placed, moved)
+                self._remember(key, members, placed_bindings, moved_bindings)
             return ""
-        if moved:  # they stay where they were, if that is possible
-            self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
+        if moved_bindings:  # they stay where they were, if that is possible
+            self._assumptions.assume_gang(tuple(moved_bindings.values()), beside=_on_nodes_of(moved_bindings, beside))
         problem = describe_gang(key, members, fitting, answer, self._cluster)
         if gang is None:
             self._refused[key] = _Refusal(*same, self._turn.now + REFUSED_SECONDS, problem)
@@ -431,21 +433,21 @@ class TentativeGangs:
         return eligible
 
     def _remember(
-        self, key: GroupKey, members: GangFacts, placed: dict[str, GangBinding], moved: Collection[str]
+        self, key: GroupKey, members: GangFacts, placed_bindings: dict[str, GangBinding], moved_uids: Collection[str]
     ) -> None:
         gang = self._gangs.get(key)
         if gang is None:
-            now, nodes = self._turn.now, len({binding.host for binding in placed.values()})
+            now, nodes = self._turn.now, len({binding.host for binding in placed_bindings.values()})
             gang = self._gangs[key] = TentativeGang(key, _is_half_bound(members), now, now)
-            self._report("gang placed", key, pods=len(placed), nodes=nodes, minimum=members.minimum)
-        for uid in moved:
+            self._report("gang placed", key, pods=len(placed_bindings), nodes=nodes, minimum=members.minimum)
+        for uid in moved_uids:
             del gang.hosts[uid]
             self._by_uid.pop(uid, None)
-            if uid not in placed:
+            if uid not in placed_bindings:
                 self._assumptions.forget(uid)
-        gang.answered.difference_update(moved)
-        gang.hosts |= placed
-        self._by_uid |= dict.fromkeys(placed, gang)
+        gang.answered.difference_update(moved_uids)
+        gang.hosts |= placed_bindings
+        self._by_uid |= dict.fromkeys(placed_bindings, gang)
 
     # Bindings
 
@@ -485,9 +487,9 @@ class TentativeGangs:
         if not gang.started and (problem := _missing(gang.key, members)):
             self._drop(gang, problem)
             return problem
-        moved = {binding.pod.uid for binding in (*on_node, *elsewhere)}
+        moved_uids = {binding.pod.uid for binding in (*on_node, *elsewhere)}
         hosts = {binding.host for binding in (*on_node, *elsewhere)}
-        held_by_others = self._assumptions.beside(members, without=moved).values()
+        held_by_others = self._assumptions.beside(members, without=moved_uids).values()
         beside = [binding for binding in held_by_others if binding.host in hosts]
         mine_first = sorted(on_node, key=lambda binding: binding is not mine)
         reason = ""
@@ -496,7 +498,7 @@ class TentativeGangs:
             if verdicts and not verdicts[-1].admits:
                 reason = reason or verdicts[-1].reason
                 continue
-            gang.hosts = {member: binding for member, binding in gang.hosts.items() if member not in moved} | {
+            gang.hosts = {member: binding for member, binding in gang.hosts.items() if member not in moved_uids} | {
                 binding.pod.uid: binding for binding in (*order, *elsewhere)
             }
             if mine is not None and order[0] is not mine:
@@ -642,6 +644,6 @@ def _missing(key: GroupKey, members: GangFacts) -> str:
     return f"gang {key}: {members.present} of {minimum} pods exist{gated}{others}"
 
 
-def _on_nodes_of(placed: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:
-    hosts = {binding.host for binding in placed.values()}
+def _on_nodes_of(bindings: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:
+    hosts = {binding.host for binding in bindings.values()}
     return [binding for binding in beside.values() if binding.host in hosts]

@@ -165,8 +165,8 @@ class WakeUps:
             if not self._may_wake(waiting) or not (decided or self._is_decided(waiting, nodes)):
                 return
             nodes = nodes.difference(self._refusals(waiting.pod))
-            for ranked in self._assumptions.rank(waiting.pod, nodes, limit=1):
-                self._wake_all(waiting, ranked.host)
+            for ranked_host in self._assumptions.rank(waiting.pod, nodes, limit=1):
+                self._wake_all(waiting, ranked_host.host)
 
     def _is_decided(self, waiting: RefusedPod, nodes: Collection[str]) -> bool:
         """Return whether it is quick to say which of *nodes* admit a pod; if not, let them decide."""
