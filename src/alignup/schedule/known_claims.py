@@ -221,8 +221,8 @@ class KnownClaims:
     # Devices of nodes
 
     def _place(self, node: str, machine: Machine | None) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
-        placed = self._devices.get(node)
-        if placed is None or placed[0] is not machine:
+        node_devices = self._devices.get(node)
+        if node_devices is None or node_devices[0] is not machine:
             pools = (*self._local.get(node, ()), *self._shared)
             slices = [part for pool in pools for parts in self._pools[pool].values() for part in parts]
             usable, problems = usable_devices(slices, reachable=lambda part: self._is_reachable(part, node))
@@ -230,10 +230,10 @@ class KnownClaims:
             notes = (*wrong, *problems)
             for note in notes:
                 self._report("device", node=node, problem=note)
-            placed = (machine, devices, notes)
+            node_devices = (machine, devices, notes)
             if self._find_node(node) is not None:  # a scheduler may ask about one that is gone
-                self._devices[node] = placed
-        return placed[1:]
+                self._devices[node] = node_devices
+        return node_devices[1:]
 
     def _is_reachable(self, part: Slice, node: str) -> bool:
         return part.host == node if part.host else self._reaches(part.selector, node)

@@ -249,8 +249,8 @@ class AdmissionChecks:
         for other in self._starting(but):
             with self._live.guard.guarded(ServiceStep.CHECK, f"{other.metadata.full_name}, which starts"):
                 others[other.metadata.full_name] = self._unbound(other)
-        placed = self._place(list(chain.from_iterable(others.values()))).hosts
-        counted = {name: [member for member in pods if member.pod.uid in placed] for name, pods in others.items()}
+        hosts = self._place(list(chain.from_iterable(others.values()))).hosts
+        counted = {name: [member for member in pods if member.pod.uid in hosts] for name, pods in others.items()}
         return {name: members for name, members in counted.items() if members}
 
     def _place(self, members: Sequence[_Member]) -> GangAnswer:
@@ -290,18 +290,18 @@ class AdmissionChecks:
         spec = self._with_flavors(pod_set.template.spec, assignment)
         excludes = self._live.node_filter.excludes
         nodes = [node.metadata for node in self._live.nodes.objects.values() if not excludes(node, spec)]
-        topology, left = assignment.topology_assignment if assignment else None, size
+        topology, pods_left = assignment.topology_assignment if assignment else None, size
         if topology is not None:
             domains: dict[tuple[str | None, ...], list[str]] = {}
             for node in nodes:
                 values = tuple([node.labels.get(level) for level in topology.levels])
                 domains.setdefault(values, []).append(node.name)
             for labels, count in topology.domains():
-                yield from [frozenset(domains.get(tuple(labels.values()), ()))] * min(count, left)
-                left -= min(count, left)
-                if not left:
+                yield from [frozenset(domains.get(tuple(labels.values()), ()))] * min(count, pods_left)
+                pods_left -= min(count, pods_left)
+                if not pods_left:
                     return
-        yield from [frozenset([node.name for node in nodes])] * left
+        yield from [frozenset([node.name for node in nodes])] * pods_left
 
     def _with_flavors(self, spec: ApiPodSpec, assignment: PodSetAssignment | None) -> ApiPodSpec:
         """Return *spec* with what Kueue adds for the flavors of the pod set."""
@@ -316,14 +316,14 @@ class AdmissionChecks:
     def _unbound(self, workload: KueueWorkload) -> list[_Member]:
         """Return the pods of a workload that has passed the check and that are not bound yet."""
         metadata = workload.metadata
-        bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
+        bound_counts = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
         unbound, members = [], list[_Member]()
         with suppress(PodError, ParseError):
             members = self._members(workload)  # unless it has changed since it passed: no reason to reject another
         for member in members:
-            pod_set = member.pod_set if bound[member.pod_set] else ""  # pods of older versions have no label
-            if bound[pod_set]:
-                bound[pod_set] -= 1
+            pod_set = member.pod_set if bound_counts[member.pod_set] else ""  # pods of older versions have no label
+            if bound_counts[pod_set]:
+                bound_counts[pod_set] -= 1
             else:
                 unbound.append(member)
         return unbound

@@ -520,8 +520,8 @@ class LiveCluster:
     def _topology_changed(self, name: str) -> None:
         """Read a NodeResourceTopology that was written, or that counts from now on, or no longer."""
         counts = self.host_states.get(name) is None and self.nodes.get(name) is not None
-        bound = self._bound.get(name, {}) if counts else {}
-        pods = [(pod, bound_pod(pod, uid=uid)[0].pod) for uid, (pod, _) in bound.items()]
+        bound_pods = self._bound.get(name, {}) if counts else {}
+        pods = [(pod, bound_pod(pod, uid=uid)[0].pod) for uid, (pod, _) in bound_pods.items()]
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
 
@@ -561,16 +561,16 @@ class LiveCluster:
         """Drop a host whose state is no longer known; remember the pods bound to it, or assumed, for when it is."""
         self._state_uids.pop(name, None)
         if self.cluster.record(name) is not None:
-            bound = self._bound.get(name, {}).items()
-            pods = [BoundPod(bound_pod(pod, uid=uid)[0].pod, name, stage) for uid, (pod, stage) in bound]
+            bound_pods = self._bound.get(name, {}).items()
+            pods = [BoundPod(bound_pod(pod, uid=uid)[0].pod, name, stage) for uid, (pod, stage) in bound_pods]
             self.schedule(events.HostLost(name, tuple(pods)))
 
     def _pods_listed(self) -> None:
         """Start again from a list of all pods: the order of events since the last list or watch is unknown."""
-        bound = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
+        api_pods = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
         self._bound = {}
         bound_pods = []
-        for pod in bound:
+        for pod in api_pods:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
                 stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
                 self._bound.setdefault(host, {})[uid] = (pod, stage)
@@ -646,19 +646,20 @@ class LiveCluster:
 
     def _bound_pod_changed(self, pod: ApiPod, *, deleted: bool) -> None:
         host, uid = pod.spec.node_name, self._kubelet_uid(pod)
-        bound = self._bound.setdefault(host, {})
-        bound_before = bound.get(uid)
+        bound_pods = self._bound.setdefault(host, {})
+        bound_before = bound_pods.get(uid)
         stage = api_pod_stage(pod)
         if deleted:
-            bound.pop(uid, None)
-            if not bound:
+            bound_pods.pop(uid, None)
+            if not bound_pods:
                 del self._bound[host]
             force_deleted = stage is not PodStage.ENDED and pod.metadata.deletion_grace_period_seconds == 0
             stage = PodStage.ENDED
             if force_deleted:
                 stage = pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
         else:
-            bound[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
+            trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name)
+            bound_pods[uid] = (trimmed or pod, stage)
         if bound_before is not None and bound_before[1] is stage and uid not in self.assumed:
             return
         if was_rejected(pod):
@@ -677,9 +678,9 @@ class LiveCluster:
         else:
             self.metrics.prediction(outcome=outcome, cause=cause)
         if message := _UNEXPECTED.get(outcome):
-            bound = self._bound.get(node, {}).get(uid)
+            entry = self._bound.get(node, {}).get(uid)
             details = {key: text for key, text in (("cause", cause), ("difference", prediction.difference)) if text}
-            _log.warning(message, pod=bound[0].metadata.full_name if bound else uid, uid=uid, node=node, **details)
+            _log.warning(message, pod=entry[0].metadata.full_name if entry else uid, uid=uid, node=node, **details)
 
     def _touch(self, *nodes: str) -> None:
         """Note that what these nodes have room for has changed, not by their pods."""

@@ -171,8 +171,8 @@ def scheduling_spec(workload: Workload) -> ApiPodSpec:
     if workload.phase:  # exported from a cluster, where it has been bound
         fields.pop("nodeName", None)
     if workload.kind == "DaemonSet":
-        added = [codec.to_builtins(toleration) for toleration in DAEMON_SET_TOLERATIONS]
-        fields["tolerations"] = [*fields.get("tolerations", ()), *added]
+        tolerations = [codec.to_builtins(toleration) for toleration in DAEMON_SET_TOLERATIONS]
+        fields["tolerations"] = [*fields.get("tolerations", ()), *tolerations]
     return codec.convert(fields, ApiPodSpec)
 
 

@@ -215,13 +215,13 @@ class PlanController:
     def _order(self, plan: Plan) -> PlanOrder:
         timing = self._client.timing
         created = seconds_of(plan.metadata.creation_timestamp)
-        left = created + plan.spec.deadline_seconds - timing.time_of_day()
+        seconds_left = created + plan.spec.deadline_seconds - timing.time_of_day()
         return PlanOrder(
             uid=plan.metadata.uid,
             name=plan.metadata.name,
             steps=read_steps(plan),
             progress=_read_progress(plan),
-            deadline=timing.clock() + left,
+            deadline=timing.clock() + seconds_left,
             paused=plan.spec.paused,
         )
 
@@ -494,11 +494,11 @@ def _make_status(plan: Plan, progress: PlanProgress, *, now: float) -> PlanStatu
                 last_transition_time=unchanged.last_transition_time if unchanged else timestamp(now),
             )
         )
-    started = [step for step in progress.steps if step.phase is StepPhase.STARTED and step.message]
+    started_steps = [step for step in progress.steps if step.phase is StepPhase.STARTED and step.message]
     return PlanStatus(
         observed_generation=plan.metadata.generation,
         phase=progress.phase,
-        message=progress.message or (started[0].message if started and not progress.final else ""),
+        message=progress.message or (started_steps[0].message if started_steps and not progress.final else ""),
         evicted=progress.evicted,
         steps=tuple(steps),
         conditions=tuple(conditions),

@@ -138,9 +138,9 @@ class NodeCapacity:
             used = self._used[name]
         else:
             used = UsedResources()
-            for uid, bound in self._pods(name).items():
-                with self._isolated(f"{bound.metadata.full_name} on node {name}"):
-                    used = used.plus(self._request(uid, bound))
+            for uid, bound_pod in self._pods(name).items():
+                with self._isolated(f"{bound_pod.metadata.full_name} on node {name}"):
+                    used = used.plus(self._request(uid, bound_pod))
             self._used[name] = used
         if beside:
             bound_use, others, together = self._used_beside.get(name, (None, (), used))

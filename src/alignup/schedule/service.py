@@ -420,13 +420,13 @@ def schedule_app(
 
 def _verb_route(service: ScheduleService, verb: str, max_body: int) -> Route:
     async def respond(request: Request) -> Response:
-        started = time.perf_counter()
+        start = time.perf_counter()
         try:
             response = await _respond(service, verb, request, max_body)
         except Exception as error:  # noqa: BLE001 - a defect must not end the connection without an answer
             _log.error("request failed", method="POST", path=request.url.path, exc_info=error)
             response = await internal_error(request, error)
-        service.metrics.request(verb, response.status_code, time.perf_counter() - started)
+        service.metrics.request(verb, response.status_code, time.perf_counter() - start)
         return response
 
     return Route(f"{EXTENDER}/{verb}", respond, methods=["POST"])

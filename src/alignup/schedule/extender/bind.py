@@ -56,10 +56,10 @@ class BindVerb:
 
     async def respond(self, args: BindingArgs) -> BindingResult:
         pod, uid, node = f"{args.pod_namespace}/{args.pod_name}", args.pod_uid, args.node
-        started, problem = time.perf_counter(), FAILED
+        start, problem = time.perf_counter(), FAILED
         with self._live.guard.answering(f"bind {pod}"):
             problem = await self._bind(args)
-        seconds = round(time.perf_counter() - started, 4)
+        seconds = round(time.perf_counter() - start, 4)
         detail = {"problem": problem} if problem else {}
         _log.info("bind", pod=pod, uid=uid, node=node, bound=not problem, seconds=seconds, **detail)
         return BindingResult(problem)

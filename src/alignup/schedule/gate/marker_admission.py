@@ -143,5 +143,5 @@ def _patch(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for field in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(field) or ()):
             resources = container.get("resources") or {}
-            added = {name: {**(resources.get(name) or {}), MARKER: "1"} for name in ("requests", "limits")}
-            yield {"op": "add", "path": f"/spec/{field}/{number}/resources", "value": {**resources, **added}}
+            marker_amounts = {name: {**(resources.get(name) or {}), MARKER: "1"} for name in ("requests", "limits")}
+            yield {"op": "add", "path": f"/spec/{field}/{number}/resources", "value": {**resources, **marker_amounts}}

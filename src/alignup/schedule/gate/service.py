@@ -95,8 +95,8 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
         answers[WEBHOOK_PATH] = partial(answer_review, count=metrics.reviewed, schedulers=gate.schedulers)
     webhook = options.webhook
     if webhook is not None and options.controller is not None:
-        missed = MissedPods(client, service.live, metrics, schedulers=options.controller.schedulers)
-        service.leader_tasks.append(missed.run)
+        missed_pods = MissedPods(client, service.live, metrics, schedulers=options.controller.schedulers)
+        service.leader_tasks.append(missed_pods.run)
     if webhook is None:
         yield None
         return
