@@ -81,13 +81,13 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
     failed_index = names.index(rejection.container) if rejection and rejection.container in names else None
     served = pod.all_containers[: (failed_index or 0) if rejected else len(names)]
     by = rejection.provider if rejection and rejected else None
-    reached = [provider.name for provider in host.providers]
+    reached_providers = [provider.name for provider in host.providers]
     if rejected:
-        reached = reached[: reached.index(by) + 1] if by else []
+        reached_providers = reached_providers[: reached_providers.index(by) + 1] if by else []
     failing = pod.all_containers[failed_index] if by and failed_index is not None else None
     progress = _Progress(
         pod=pod,
-        reached=reached,
+        reached=reached_providers,
         served=served,
         attempted=(*served, failing) if failing else served,
         failed=failing,

@@ -210,11 +210,11 @@ class ManifestWatcher:
         if scan.failed:
             return
         records = tuple(self.queue.state.all_records())
-        removed, added = plan_changes(scan, records)
-        self._retry_rejected(scan, {record.pod.uid for record in records}.difference(removed))
-        added = tuple(manifest for manifest in added if manifest.pod.uid not in self._rejected)
-        if removed or added:
-            await self._replace(removed, added)
+        removed_uids, added_manifests = plan_changes(scan, records)
+        self._retry_rejected(scan, {record.pod.uid for record in records}.difference(removed_uids))
+        added_manifests = tuple(manifest for manifest in added_manifests if manifest.pod.uid not in self._rejected)
+        if removed_uids or added_manifests:
+            await self._replace(removed_uids, added_manifests)
 
     def _retry_rejected(self, scan: DirScan, used_uids: set[str]) -> None:
         """Forget rejected pods that have changed or are gone, or whose uid was used by another pod that is gone."""
@@ -224,39 +224,39 @@ class ManifestWatcher:
             if uid in freed or pods.get(uid) != pod:
                 del self._rejected[uid]
 
-    async def _replace(self, removed: tuple[str, ...], added: tuple[ManifestPod, ...]) -> None:
+    async def _replace(self, removed_uids: tuple[str, ...], added_manifests: tuple[ManifestPod, ...]) -> None:
         """Pass changes to the queue; the next scan retries what it does not accept."""
         try:
-            pods = [(manifest.pod, manifest.file) for manifest in added]
-            results = await self.queue.run(Transaction.replace_pods, removed, pods)
+            pods = [(manifest.pod, manifest.file) for manifest in added_manifests]
+            results = await self.queue.run(Transaction.replace_pods, removed_uids, pods)
         except (NotReadyError, BusyError) as error:
-            if isinstance(error, LedgerFullError) and len(removed) + len(added) > 1:
-                for uid in removed:
+            if isinstance(error, LedgerFullError) and len(removed_uids) + len(added_manifests) > 1:
+                for uid in removed_uids:
                     await self._replace((uid,), ())
-                for manifest in added:
+                for manifest in added_manifests:
                     await self._replace((), (manifest,))
             else:
                 self._set_queue_problem(str(error))
             return
         problem = ""
-        for manifest, result in zip(added, results, strict=True):
+        for manifest, result in zip(added_manifests, results, strict=True):
             problem = self._note_result(manifest, result) or problem
         self._set_queue_problem(problem)
 
-    def _note_result(self, added: ManifestPod, result: AdmissionResult | Exception) -> str:
+    def _note_result(self, manifest: ManifestPod, result: AdmissionResult | Exception) -> str:
         """Remember a rejected pod; return why a pod must be retried, if it must."""
         if isinstance(result, BusyError | NotReadyError):
             return str(result)
         if isinstance(result, Exception):
-            self.log.warning("manifest", detail=f"{added.file}: {result}")
-        if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != added.file:
+            self.log.warning("manifest", detail=f"{manifest.file}: {result}")
+        if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != manifest.file:
             why = ": another pod has its uid"
             if isinstance(result, Exception):
                 why = f": {result}"
             elif rejection := result.decision.rejection:
                 why = f" is rejected: {rejection.reason}: {rejection.message}"
-            name = f"pod {added.pod.namespace}/{added.pod.name}"
-            self._rejected[added.pod.uid] = added.pod, f"{added.file}: {name}{why}"
+            name = f"pod {manifest.pod.namespace}/{manifest.pod.name}"
+            self._rejected[manifest.pod.uid] = manifest.pod, f"{manifest.file}: {name}{why}"
         return ""
 
     def _set_queue_problem(self, why: str) -> None:

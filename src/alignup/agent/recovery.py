@@ -110,15 +110,15 @@ def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now
     """Return the stored state on this host, or why it cannot be used; ``None`` if nothing is stored."""
     try:
         stored_state = store.load(accept_loss=RecoveryMode.ACCEPT_LOSS in options.modes)
-        lost = store.lost_changes()
+        lost_changes = store.lost_changes()
     except StoreError as error:
         return RecoveryResult(state=empty, problems=(RecoveryProblem(str(error), _MODES.get(error.kind)),))
     if stored_state is None:
-        return RecoveryResult(state=empty, notes=(lost,)) if lost else None
+        return RecoveryResult(state=empty, notes=(lost_changes,)) if lost_changes else None
     host = empty.host
     machine = stored_state.machine.differences(machine_fingerprint(host.machine))
     settings = stored_state.settings.differences(settings_fingerprint(host.settings))
-    changes = [lost] if lost else []
+    changes = [lost_changes] if lost_changes else []
     changes += [f"the machine changed: {difference}" for difference in machine]
     changes += [f"the settings changed: {difference}" for difference in settings]
     plugins = frozenset(stored_state.plugins)  # their devices are unknown until they reconnect

@@ -150,14 +150,14 @@ def _yaml_lines(file: str, findings: Iterable[Finding]) -> Iterator[Line]:
 
 def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return *first* with the keys of *second* that it lacks, also inside of values; snippets of JSON are joined."""
-    merged = dict(first)
+    document = dict(first)
     for key, value in second.items():
-        earlier = merged.setdefault(key, value)
+        earlier = document.setdefault(key, value)
         if isinstance(earlier, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merge(earlier, value)
+            document[key] = _merge(earlier, value)
         elif key == SNIPPET:
-            merged[key] = json.dumps(_merge(json.loads(earlier), json.loads(value)))
-    return merged
+            document[key] = json.dumps(_merge(json.loads(earlier), json.loads(value)))
+    return document
 
 
 def _repair_lines(diagnosis: Diagnosis) -> Iterator[Line]:

@@ -35,8 +35,12 @@ def describe_import_error(error: ImportError, command: str) -> Exception:
     """Return an error that names the extras that *command* needs; *error* itself if no extra has the module."""
     module = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if module in modules]
-    needed = NEEDED_EXTRAS.get(command, ())
-    return MissingLibraryError(error, *(needed if set(needed) & set(extras) else extras)) if extras else error
+    needed_extras = NEEDED_EXTRAS.get(command, ())
+    return (
+        MissingLibraryError(error, *(needed_extras if set(needed_extras) & set(extras) else extras))
+        if extras
+        else error
+    )
 
 
 def install_advice(*extras: str) -> str:

@@ -183,8 +183,8 @@ async def collect(client: ApiClient, subject: Subject, *, report: Report) -> Col
         if Part.CONFIGURATION not in parts and state.configuration != NOTHING:
             parts[Part.CONFIGURATION] = bytes(state.configuration)
             notes.append("the configuration has only the fields in the HostState, which affect alignment")
-        if Part.MACHINE in parts and (lost := decode(bytes(state.ledger), HostLedgerDocument).lost_cpus):
-            notes.append(f"CPUs {lost}, which the kubelet has lost, count as shared")
+        if Part.MACHINE in parts and (lost_cpus := decode(bytes(state.ledger), HostLedgerDocument).lost_cpus):
+            notes.append(f"CPUs {lost_cpus}, which the kubelet has lost, count as shared")
     said = ": ".join(filter(None, (status.phase, status.reason, status.message)))
     index = CollectionIndex(
         collected_at=format_time(client.timing.time_of_day()),

@@ -280,8 +280,8 @@ def _cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Featur
             with suppress(ParseError):
                 exclusive |= bits.parse(text)
     strict = provider.options.strict_cpu_reservation
-    if gone := shared & ~provider.view.all_cpus:
-        yield f"{format_cpus(gone)} in the shared pool, but not on this machine, or offline"
+    if gone_cpus := shared & ~provider.view.all_cpus:
+        yield f"{format_cpus(gone_cpus)} in the shared pool, but not on this machine, or offline"
     if strict and (clash := shared & provider.reserved):
         yield (
             f"{format_cpus(clash)} reserved, but in the shared pool: strict-cpu-reservation was off, or other CPUs "
@@ -305,8 +305,8 @@ def _memory_differences(contents: Contents, repaired: MemoryState, *, dropped: b
     if not stored:
         yield "memory is allocated, but the file has no machine state"
         return
-    if gone := sorted(stored.keys() - now.keys()):
-        yield f"NUMA nodes {', '.join(map(str, gone))} no longer exist"
+    if gone_nodes := sorted(stored.keys() - now.keys()):
+        yield f"NUMA nodes {', '.join(map(str, gone_nodes))} no longer exist"
     if new := sorted(now.keys() - stored.keys()):
         yield f"NUMA nodes {', '.join(map(str, new))} are new"
     differences = [
@@ -315,7 +315,7 @@ def _memory_differences(contents: Contents, repaired: MemoryState, *, dropped: b
         for difference in _table_differences((stored[id_] or {}).get("memoryMap") or {}, now[id_].tables)
     ]
     yield from differences
-    if not (differences or gone or new or dropped):
+    if not (differences or gone_nodes or new or dropped):
         yield "the allocations do not match the free memory in the file"
 
 
@@ -442,8 +442,8 @@ def repair_cpus(
     owners: dict[str, CpuSet] = {}
 
     def try_hold(uid: str, cpus: CpuSet) -> _Conflict | None:
-        if gone := cpus & ~provider.view.all_cpus:
-            return f"the machine has no {format_cpus(gone)}", True
+        if gone_cpus := cpus & ~provider.view.all_cpus:
+            return f"the machine has no {format_cpus(gone_cpus)}", True
         if reserved := cpus & provider.reserved:
             return f"{format_cpus(reserved)} must stay reserved", True
         for other, other_cpus in owners.items():
@@ -564,8 +564,8 @@ def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
 
 def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
     nodes = list(bits.members(block.nodes))
-    if gone := [str(node) for node in nodes if node not in ledger.nodes]:
-        return f"the machine has no NUMA node {', '.join(gone)}", True
+    if gone_nodes := [str(node) for node in nodes if node not in ledger.nodes]:
+        return f"the machine has no NUMA node {', '.join(gone_nodes)}", True
     if not nodes:
         return "it is on no NUMA node", True
     if not any(block.type in ledger.nodes[node].tables for node in nodes):

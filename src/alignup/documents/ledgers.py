@@ -358,15 +358,15 @@ def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLed
     pod_cpus = reduce(or_, [entry.owned for entry in entries], 0)
     if pod_cpus & ~(everything & idle.shared & ~idle.reserved) or are_held_twice(entries):
         conflicts += _cpu_conflicts(entries, idle, everything)
-    lost = bits.parse(residue.lost) & everything
+    lost_cpus = bits.parse(residue.lost) & everything
     reusable = residue.reusable
     return replace(
         idle,
-        shared=idle.shared & ~pod_cpus & ~lost,
+        shared=idle.shared & ~pod_cpus & ~lost_cpus,
         held={entry.uid: entry.cpus for entry in entries if entry.cpus},
         pod_held={entry.uid: entry.pod_cpus for entry in entries if entry.pod_cpus is not None},
         reusable=None if reusable is None else (reusable.pod, bits.parse(reusable.cpus) & everything),
-        lost=lost,
+        lost=lost_cpus,
     )
 
 
@@ -394,10 +394,10 @@ def _cpu_problems(
     cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[PodEntry]
 ) -> Iterator[str]:
     """Yield why *owner* cannot hold *cpus*; *others* are the pods before it."""
-    gone, reserved = cpus & ~everything, cpus & idle.reserved
-    not_exclusive = cpus & ~gone & ~reserved & ~idle.shared
+    gone_cpus, reserved = cpus & ~everything, cpus & idle.reserved
+    not_exclusive = cpus & ~gone_cpus & ~reserved & ~idle.shared
     for affected, singular, plural, rest in (
-        (gone, "no longer exists", "no longer exist", "on this machine"),
+        (gone_cpus, "no longer exists", "no longer exist", "on this machine"),
         (reserved, "is", "are", "now reserved for the system"),
         (not_exclusive, "cannot", "cannot", "be kept: this host does not allocate exclusive CPUs now"),
         *((cpus & other.owned, "is", "are", f"also held by {other.owner()}") for other in others),
@@ -461,10 +461,10 @@ def _block_problems(charge: OwnedBlock, idle: MemoryLedger) -> Iterator[str]:
     if not idle.nodes:
         yield f"{subject} cannot be kept: this host does not allocate memory now"
         return
-    gone = block.nodes & ~bits.of(idle.nodes)
-    if gone:
-        node, exist = ("nodes", "exist") if gone & gone - 1 else ("node", "exists")
-        yield f"{subject} is on NUMA {node} {_shortened(gone)}, which no longer {exist} on this machine"
+    gone_nodes = block.nodes & ~bits.of(idle.nodes)
+    if gone_nodes:
+        node, exist = ("nodes", "exist") if gone_nodes & gone_nodes - 1 else ("node", "exists")
+        yield f"{subject} is on NUMA {node} {_shortened(gone_nodes)}, which no longer {exist} on this machine"
     elif block.size and not any(block.type in idle.nodes[node].tables for node in bits.members(block.nodes)):
         yield f"{subject} is on NUMA node {bits.show(block.nodes)}, which no longer has any"
 

@@ -123,10 +123,10 @@ def _parse_text(text: str, path: Path | None = None, *, devices_only: bool = Fal
     try:
         return synthetic.parse(start.strip())
     except ParseError as error:
-        tried = "our YAML or JSON, cAdvisor's JSON or hwloc's XML"
+        formats = "our YAML or JSON, cAdvisor's JSON or hwloc's XML"
         raise SourceError(
             f"{name} does not describe a machine: it is not"
-            f" {'an existing file or directory, ' if path is None else ''}{tried};"
+            f" {'an existing file or directory, ' if path is None else ''}{formats};"
             f" read as a synthetic machine: {str(error)[:500]}"
         ) from error
 

@@ -50,8 +50,8 @@ def read_online_cpus(files: FileReader) -> tuple[CpuSet, CpuSet]:
         on = bits.of(_online_by_state(files, present))
     else:
         on = online_cpus & present
-        if lost := online_cpus & ~present:
-            files.add_gap(f"CPUs {bits.show(lost)} are online but not described; they are left out")
+        if lost_cpus := online_cpus & ~present:
+            files.add_gap(f"CPUs {bits.show(lost_cpus)} are online but not described; they are left out")
     return on, present & ~on
 
 

@@ -195,10 +195,10 @@ class AssistPlugin(NriPlugin):
         self._unconfirmed.discard(id_)
 
     def _add(self, pod: wire.PodSandbox, container: wire.Container) -> RunningContainer:
-        added = RunningContainer(container.id, pod.uid, container.name, f"{pod.namespace}/{pod.name}")
-        added.take(container.linux.resources)
-        self._containers[container.id] = added
-        return added
+        running_container = RunningContainer(container.id, pod.uid, container.name, f"{pod.namespace}/{pod.name}")
+        running_container.take(container.linux.resources)
+        self._containers[container.id] = running_container
+        return running_container
 
     def _answer(self, changes: _Changes) -> list[wire.ContainerUpdate]:
         """Return the updates, and remember what the containers get by them, which is to be confirmed."""

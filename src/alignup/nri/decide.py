@@ -107,8 +107,8 @@ class DecidePlugin(AssistPlugin):
             self._release(uid)
         decided_uids = set(self._ledger.pods)
         self.unaligned = {uid: entry for uid, entry in self.unaligned.items() if uid in live}
-        started = [pod for uid, pod in live.items() if uid not in decided_uids]
-        for pod, requested_pod in zip(started, await self._find(*started), strict=True):
+        started_pods = [pod for uid, pod in live.items() if uid not in decided_uids]
+        for pod, requested_pod in zip(started_pods, await self._find(*started_pods), strict=True):
             with suppress(RpcError):  # it runs already, and is counted
                 self._decide_on(pod, requested_pod, running=True)
         await self._save()

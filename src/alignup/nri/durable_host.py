@@ -33,8 +33,8 @@ class DurableHost:
         """
         try:
             stored_state = self._store.load(accept_loss=True)
-            if lost := self._store.lost_changes():
-                _log.warning("changes of the stored state are lost", problem=lost)
+            if lost_changes := self._store.lost_changes():
+                _log.warning("changes of the stored state are lost", problem=lost_changes)
             entries = [] if stored_state is None else [pod.entry for pod in stored_state.pods]
             while stored_state is not None:
                 try:

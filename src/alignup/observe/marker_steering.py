@@ -310,14 +310,14 @@ class Steering:
                 return SteeringPhase.DONE, "the pod holds its markers already"
             if instruction.phase is SteeringPhase.READY:
                 return SteeringPhase.FAILED, "the observer was restarted before the pod came"
-            started = self.timing.clock()
+            start = self.timing.clock()
             await self._wait_for_admissions(instruction)
         except _EndError as end:
             return end.phase, str(end)
         outcome: tuple[SteeringPhase | None, str] = SteeringPhase.DONE, ""
         try:
             with self.markers.withdrawn(nodes):
-                await self._hold(instruction, started)
+                await self._hold(instruction, start)
         except _EndError as end:
             outcome = end.phase, str(end)
         if not await self._confirm(None):
@@ -347,7 +347,7 @@ class Steering:
                 raise _EndError(SteeringPhase.FAILED, f"pod {waiting[0]} is bound, and not admitted yet")
             await self._pause()
 
-    async def _hold(self, instruction: SteeringInstruction, started: float) -> None:
+    async def _hold(self, instruction: SteeringInstruction, start: float) -> None:
         """Return after the pod was admitted while the markers are withdrawn."""
         deadline = self.timing.clock() + self.timing.hold
         if not await self._confirm(instruction):
@@ -357,7 +357,7 @@ class Steering:
             await self._write(instruction, SteeringPhase.READY, "")
         except ApiError as error:
             raise _EndError(SteeringPhase.FAILED, f"cannot report that the pod can be bound: {error}") from error
-        ready = self.timing.clock() - started
+        ready = self.timing.clock() - start
         self.metrics.ready.observe(ready)
         self._count(instruction, SteeringPhase.READY, f"after {ready:.3f} s")
         while not self._is_admitted(instruction):

@@ -389,13 +389,13 @@ def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
     running = [uid for uid in admitted_uids if uid in pods_of_server and pods_of_server[uid].stage is PodStage.RUNNING]
     credible = sources.listed is not None and all(uid in matched for uid in running)
     alive: dict[str, PodName | None] = {}
-    ended, notes = [], []
+    ended_uids, notes = [], []
     for uid in admitted_uids:
         name = pods_of_server[uid].name if uid in pods_of_server else None
         if uid in matched:
             name = (matched[uid].namespace, matched[uid].name)
         if _has_ended(pods_of_server.get(uid), listed=uid in matched, credible=credible and sources.pods is not None):
-            ended.append(uid)
+            ended_uids.append(uid)
             continue
         alive[uid] = name
         if sources.listed is not None and uid not in matched:
@@ -405,7 +405,7 @@ def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
     notes += [f"pod {pod.namespace}/{pod.name} holds resources, but is not in the state files" for pod in newcomers]
     return LivePods(
         alive=alive,
-        ended=tuple(ended),
+        ended=tuple(ended_uids),
         listed=matched,
         newcomers=newcomers,
         unmatched=tuple(rest),

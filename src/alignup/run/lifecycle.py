@@ -227,8 +227,8 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
     if not sharing:
         return
     shared = allocator.shared()
-    moved = [record._replace(cpus=shared) for record in sharing if record.cpus != shared]
-    for moved_run in find_run_processes(moved):
+    moved_records = [record._replace(cpus=shared) for record in sharing if record.cpus != shared]
+    for moved_run in find_run_processes(moved_records):
         try:
             job.registry.put(moved_run.record)
             if moved_run.record.cgroup is not None:

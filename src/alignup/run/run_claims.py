@@ -119,9 +119,9 @@ class RunClaims:
             path = directory / f"{_PREFIX}{record.uid}{_ALIVE}"
             with suppress(OSError):
                 if path.lstat().st_uid == os.geteuid():
-                    started = [identity._asdict() for identity in record.started[:_MAX_PROCESSES]]
+                    processes = [identity._asdict() for identity in record.started[:_MAX_PROCESSES]]
                     group = None if record.cgroup is None else str(record.cgroup)
-                    _write(path, {"runner": record.runner._asdict(), "started": started, "cgroup": group})
+                    _write(path, {"runner": record.runner._asdict(), "started": processes, "cgroup": group})
 
     def withdraw(self, run: str) -> None:
         for directory in self._directories:

@@ -372,15 +372,15 @@ class _Plan:
         self, stage: Stage, pods: Mapping[str, object], changed_uids: set[str], document: Callable[[str], bytes]
     ) -> None:
         """Put the pods of a stage with *changed_uids*; pods that were added are usually the last ones."""
-        last, added = -1, list[str]()
+        last, added_uids = -1, list[str]()
         for uid in reversed(cast("dict[str, object]", pods)):  # or a layered map
             if uid not in changed_uids:
                 last = self.rows[uid].number
                 break
-            added.append(uid)
-        if len(added) < sum(uid in pods for uid in changed_uids):  # some are among others
-            last, added = -1, [*pods][::-1]
-        for uid in reversed(added):
+            added_uids.append(uid)
+        if len(added_uids) < sum(uid in pods for uid in changed_uids):  # some are among others
+            last, added_uids = -1, [*pods][::-1]
+        for uid in reversed(added_uids):
             last = self._put(uid, stage, document, changed=uid in changed_uids, after_number=last)
 
     def _put(
@@ -464,8 +464,12 @@ def _changed_waiting(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of pods that wait or waited, if that changed; a new decision about a pod is not stored."""
     saved_waiting = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
     new_waiting = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
-    moved = [uid for uid in saved_waiting if uid in new_waiting] != [uid for uid in new_waiting if uid in saved_waiting]
-    return {uid for uid in {*saved_waiting, *new_waiting} if moved or saved_waiting.get(uid) != new_waiting.get(uid)}
+    order_changed = [uid for uid in saved_waiting if uid in new_waiting] != [
+        uid for uid in new_waiting if uid in saved_waiting
+    ]
+    return {
+        uid for uid in {*saved_waiting, *new_waiting} if order_changed or saved_waiting.get(uid) != new_waiting.get(uid)
+    }
 
 
 def _admitted_document(state: DurableState, uid: str) -> bytes:

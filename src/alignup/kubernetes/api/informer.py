@@ -192,7 +192,7 @@ class Informer(Generic[Object]):
         initial: dict[ObjectKey, Object] | None = None if self._version else {}
         unreadable: dict[ObjectKey, str] = {}
         clock = self._client.timing.clock
-        started, received = clock(), False
+        start, received = clock(), False
         async with self._client.watch(
             self.resource, self.query, resource_version=self._version, initial=initial is not None
         ) as events:
@@ -218,7 +218,7 @@ class Informer(Generic[Object]):
         if initial is not None:
             self._streamed = False
             raise UnreachableError(f"watch {self.resource.full_name}: ended before the list was complete")
-        if not received and clock() - started < _SHORT_WATCH:
+        if not received and clock() - start < _SHORT_WATCH:
             raise UnreachableError(f"watch {self.resource.full_name}: ended at once")
 
     def _recovered(self) -> None:

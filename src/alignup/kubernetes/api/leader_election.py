@@ -79,15 +79,15 @@ class LeaderElection:
         renewed = timing.clock()
         while True:
             await timing.sleep(timing.poll)
-            started = timing.clock()
-            seconds_left = renewed + timing.renew - started
+            start = timing.clock()
+            seconds_left = renewed + timing.renew - start
             if seconds_left <= 0:
                 return
             try:
                 async with asyncio.timeout(seconds_left):
                     if not await self._acquire():
                         return
-                renewed = started
+                renewed = start
             except (ApiError, TimeoutError) as error:
                 _log.warning("cannot renew the lease", lease=str(self._ref), problem=str(error) or "no response")
 

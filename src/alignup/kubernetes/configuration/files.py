@@ -315,10 +315,12 @@ def merge_drop_ins(
                 notes.append(f"{drop_in.name}: the case of names does not matter in drop-ins: {quote(name)} is {field}")
             else:
                 notes.append(f"{drop_in.name}: the kubelet ignores unknown field {quote(name[:200])}")
-    merged = {name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None}
-    merged.pop(_MERGE_EVICTION, None)
+    known_fields = {
+        name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None
+    }
+    known_fields.pop(_MERGE_EVICTION, None)
     name = f"{base.name} with the drop-ins of {directory}" if base else f"the drop-ins of {directory}"
-    text = ConfigurationText.of({**_TYPE, _EVICTION: {}, **merged}, name, notes)
+    text = ConfigurationText.of({**_TYPE, _EVICTION: {}, **known_fields}, name, notes)
     return replace(text, origins=origins, release=base.release if base else release)
 
 
@@ -360,13 +362,13 @@ def _patched(value: object, patch: object) -> Any:  # noqa: ANN401 - any JSON
         return [_patched(None, item) for item in patch]
     if not isinstance(patch, Mapping):
         return patch
-    merged = dict(value) if isinstance(value, Mapping) else {}
+    patched_fields = dict(value) if isinstance(value, Mapping) else {}
     for key, new in patch.items():
         if new is None:
-            merged.pop(key, None)
+            patched_fields.pop(key, None)
         else:
-            merged[key] = _patched(merged.get(key), new)
-    return merged
+            patched_fields[key] = _patched(patched_fields.get(key), new)
+    return patched_fields
 
 
 def _fold_names(document: Mapping[str, Any]) -> dict[str, Any]:

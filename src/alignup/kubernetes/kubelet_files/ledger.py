@@ -144,8 +144,8 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
         raise error
     idle = provider.initial_ledger()
     shared = state.default & idle.shared & ~exclusive_cpus
-    lost = idle.shared & ~state.default & ~exclusive_cpus
-    return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost)
+    lost_cpus = idle.shared & ~state.default & ~exclusive_cpus
+    return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost_cpus)
 
 
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[Gap], *, running: bool) -> MemoryLedger:
@@ -242,30 +242,30 @@ def _match_devices(
         *sorted({*(healthy or ())} - nodes_by_id.keys(), key=natural_sort_key),
     ]
     spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed_ids}, key=natural_sort_key)}
-    devices, moved, added = {}, [], []
+    devices, moved_ids, added_ids = {}, [], []
     for id_ in listed_ids:
         matching = [device for device in spare.values() if nodes_by_id.get(id_) in (None, device.nodes or 0)][:1]
         device = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
         if device is None:
-            added.append(id_)
+            added_ids.append(id_)
             device = Device(resource, id_, nodes_by_id.get(id_) or None, healthy=False)
         elif id_ in nodes_by_id and nodes_by_id[id_] != (device.nodes or 0):
-            moved.append(id_)
+            moved_ids.append(id_)
         devices[id_] = replace(device, id=id_, healthy=device.healthy if healthy is None else id_ in healthy)
     unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
     for id_, device in spare.items():
         devices[id_] = replace(device, healthy=device.healthy and healthy is None)
-    undeclared = [id_ for id_ in added if id_ in nodes_by_id and declared]
+    undeclared = [id_ for id_ in added_ids if id_ in nodes_by_id and declared]
     gaps = [
         Gap(f"{'devices' if ids[1:] else 'device'} {', '.join(ids)} of {resource} {'are' if ids[1:] else 'is'} {text}")
         for ids, text in (
-            (moved, "declared on other NUMA nodes than in the state files; using the declared nodes"),
+            (moved_ids, "declared on other NUMA nodes than in the state files; using the declared nodes"),
             (undeclared, "in the state files, but too few are declared on the same NUMA nodes; added there"),
             (unhealthy, "declared but not healthy in the state files; treated as unhealthy"),
         )
         if ids
     ]
-    if unplaced := len([id_ for id_ in added if id_ not in nodes_by_id]):
+    if unplaced := len([id_ for id_ in added_ids if id_ not in nodes_by_id]):
         free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
         text = f"the state files do not contain the topology of {free} of {resource}"
         gaps.append(Gap(text, GapKind.DEVICE_TOPOLOGY, resource))

@@ -326,17 +326,17 @@ class _Composer:
         return value
 
     def _fill_object(self, value: dict[str, Any], level: int) -> None:
-        merged: set[str] = set()
+        merged_keys: set[str] = set()
         while type(event := self._next()) is not yaml.MappingEndEvent:
             key = self._key(event, level)
             if key is None:
-                self._merge(value, merged, level)
+                self._merge(value, merged_keys, level)
                 continue
-            if key in value and key not in merged:
+            if key in value and key not in merged_keys:
                 self._repeated.append(DuplicateKey(event.start_mark.line + 1, key))
             value[key] = self._value(self._next(), level)
 
-    def _merge(self, value: dict[str, Any], merged: set[str], level: int) -> None:
+    def _merge(self, value: dict[str, Any], merged_keys: set[str], level: int) -> None:
         """Merge the keys of the next value, an object or a list of objects; the first object wins."""
         event = self._next()
         if type(event) is yaml.AliasEvent:
@@ -348,7 +348,7 @@ class _Composer:
             if not isinstance(source, dict):
                 raise self.error("map merge requires map or sequence of maps as the value")
             value.update(source)
-            merged.update(source)
+            merged_keys.update(source)
 
     def _alias(self, event: yaml.AliasEvent, level: int) -> Any:  # noqa: ANN401 - any value
         """Return the value of an anchor."""
