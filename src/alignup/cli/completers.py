@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -119,23 +118,10 @@ def complete_cluster_nodes(ctx: click.Context, _parameter: click.Parameter, inco
 
 
 def _cluster_names(ctx: click.Context, *, pods: bool) -> list[str]:
-    import asyncio  # noqa: PLC0415 - only for shells
-
-    async def read() -> list[str]:
-        from alignup.kubernetes.api import NODES, PODS, ApiClient, Timing, find_access  # noqa: PLC0415
-
-        config = ctx.params.get("kubeconfig")
-        access = find_access(Path(config) if config else None, context=ctx.params.get("context") or "")
-        namespace = ctx.params.get("namespace") or access.namespace
-        timing = Timing(attempts=1, connect=_SECONDS, response=_SECONDS, credentials=_SECONDS)
-        async with ApiClient(access, timing=timing) as client:
-            if not pods:
-                return [node.metadata.name for node in (await client.list(NODES)).items]
-            api_pods = (await client.list(PODS)).items
-            return [pod.metadata.name for pod in api_pods if pod.metadata.namespace == namespace]
-
     with suppress(Exception):
-        return asyncio.run(asyncio.wait_for(read(), _SECONDS))
+        from alignup.cli.cluster_names import read_names  # noqa: PLC0415 - only for shells
+
+        return read_names(ctx, pods=pods, seconds=_SECONDS)
     return []
 
 
