@@ -23,6 +23,7 @@ from alignup.cli.options import (
     workload_option,
 )
 from alignup.cli.why import read_inputs
+from alignup.documents import decisions
 from alignup.picture.machine_text import draw_text
 from alignup.picture.text_format import Line, pluralize
 from alignup.plan.node_plan import NodePlan, plan_on_node
@@ -123,8 +124,6 @@ def describe_proof(moves: int, at_least: int, tried: int) -> str:
 
 
 def _document(node: HostInput, plans: Sequence[NodePlan]) -> dict[str, Any]:
-    from alignup.documents import decisions  # noqa: PLC0415 - not for text
-
     return {
         "version": VERSION,
         **node.host.settings.release.to_document(),
