@@ -226,11 +226,11 @@ def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDo
         outcome = "kept"
     document = recent_documents.document(decision)
     # The view of a pod that was decided on now has this decision, without its ledgers.
-    shared = document if view is not None and view.decision.placements is decision.placements else None
+    shared_document = document if view is not None and view.decision.placements is decision.placements else None
     return AdmissionDocument(
         outcome=outcome,
         dry_run=dry_run,
-        pod=None if view is None else pod_view_document(view, document=shared),
+        pod=None if view is None else pod_view_document(view, document=shared_document),
         decision=document,
         explanation=list(decision_sentences(decision)),
     )

@@ -192,8 +192,8 @@ class ManifestWatcher:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        rejected = (why for _, why in self._rejected.values())
-        return (*self.directory.problems, *rejected, *filter(None, (self._queue_problem,)))
+        rejections = (why for _, why in self._rejected.values())
+        return (*self.directory.problems, *rejections, *filter(None, (self._queue_problem,)))
 
     async def run(self) -> None:
         while True:

@@ -198,13 +198,13 @@ def may_preempt(pod: Pod, other: Pod) -> bool:
     return pod.priority is not None and other.priority is not None and pod.priority > other.priority
 
 
-def still_missing(insufficient: Iterable[InsufficientResource], evicted: Iterable[Pod]) -> dict[str, int]:
+def still_missing(insufficient: Iterable[InsufficientResource], evicted_pods: Iterable[Pod]) -> dict[str, int]:
     """Return what would still be missing, by resource, after evicting these pods.
 
     The kubelet estimates what that frees, which can be less than the pods use.
     """
     missing = {short.resource: short.missing for short in insufficient}
-    for pod in evicted:
+    for pod in evicted_pods:
         if pod.has_pod_level_resources:
             requested = demand.pod_level_amounts(pod.resources.requests)
         else:

@@ -287,7 +287,7 @@ class HostClaims(NamedTuple):
 
     def explain(self, pod: Pod, placements: Collection[Placement], host: Host) -> tuple[ExplainedClaim, ...]:
         """Return the claims of *pod* beside *placements*, which it gets on *host*."""
-        explained = []
+        explained_claims = []
         states = self.states(pod, host)
         locality = self._check_locality(pod, states, placements, host)
         for state in states:
@@ -295,8 +295,8 @@ class HostClaims(NamedTuple):
             claim = ExplainedClaim(state, decided, locality=locality)
             if claim.decided.all and state.claim is not None and not claim.aligned:
                 claim = replace(claim, better=self._devices_beside(state.claim, claim.decided.all))
-            explained.append(claim)
-        return tuple(explained)
+            explained_claims.append(claim)
+        return tuple(explained_claims)
 
     def _check_locality(
         self, pod: Pod, states: Iterable[ClaimState], placements: Collection[Placement], host: Host
@@ -306,8 +306,8 @@ class HostClaims(NamedTuple):
         ledger = host.ledger
         by_name = {state.name: state for state in states}
         others: dict[str, Collection[str]] = {**ledger.devices.held_by_others(pod.uid)}
-        allocated = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
-        unavailable = self.objects.taken() - allocated
+        allocated_ids = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
+        unavailable = self.objects.taken() - allocated_ids
         others["claims"] = [pci_address(device) for device in self.devices if device.id in unavailable]
         machine, unsettled = ledger.places or (host.machine, {})
         return ClaimedDevices(by_name, machine.locality, others, unsettled).check(pod, placements)

@@ -216,8 +216,8 @@ def _claim_options(state: "ClaimState") -> Iterator[tuple[Pool, ...]]:
         yield (Pool(len(state.devices), tuple(map(str, range(len(state.devices))))),)
         return
     # Devices with the same value of an attribute that all must share; this leaves few choices of many.
-    shared = [attribute for attribute, requests in state.claim.constraints if not requests][:1]
-    values = [tuple(device.attributes.get(attribute) for attribute in shared) for _, device in state.devices]
+    shared_attributes = [attribute for attribute, requests in state.claim.constraints if not requests][:1]
+    values = [tuple(device.attributes.get(attribute) for attribute in shared_attributes) for _, device in state.devices]
     for value, alternatives in product(dict.fromkeys(values), product(*state.claim.requests)):
         pools = []
         for request in alternatives:

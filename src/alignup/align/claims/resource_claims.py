@@ -171,8 +171,8 @@ class ClaimObjects:
         """
         offered = {device_class.extended_resource for device_class in self.classes.values()}
         requested = {name for container in pod.all_containers for name in container.resources.requests}
-        served = [name for name in requested if name in offered or names.is_device_class(name)]
-        return replace(pod, class_resources=tuple(sorted(served))) if served else pod
+        served_names = [name for name in requested if name in offered or names.is_device_class(name)]
+        return replace(pod, class_resources=tuple(sorted(served_names))) if served_names else pod
 
     def claims_of(self, pod: Pod, *, capacity: Mapping[str, int]) -> Iterator[tuple[str, Claim | str]]:
         """Yield the name of each claim of *pod* with its claim, or with the reason why that is unknown.
@@ -189,17 +189,19 @@ class ClaimObjects:
                 yield pod_claim.name, replace(template, name=f"{pod.name}-{pod_claim.name}") if template else missing
             else:
                 yield pod_claim.name, "it names neither a ResourceClaim nor a template"
-        served = demand.claimed_requests(pod, capacity)
-        if served and pod.extended_claim:
+        served_requests = demand.claimed_requests(pod, capacity)
+        if served_requests and pod.extended_claim:
             claim = self.claims.get((pod.namespace, pod.extended_claim))
             missing = f"ResourceClaim {pod.namespace}/{pod.extended_claim} is not known"
-            yield from ((name, claim or missing) for name in sorted({name for _, name in served}))
-        elif served:
-            yield from self._extended_claims(pod, served)
+            yield from ((name, claim or missing) for name in sorted({name for _, name in served_requests}))
+        elif served_requests:
+            yield from self._extended_claims(pod, served_requests)
 
-    def _extended_claims(self, pod: Pod, served: Collection[tuple[str, str]]) -> Iterator[tuple[str, Claim | str]]:
+    def _extended_claims(
+        self, pod: Pod, served_requests: Collection[tuple[str, str]]
+    ) -> Iterator[tuple[str, Claim | str]]:
         """Yield the claims that the scheduler will make for extended resources."""
-        for name in sorted({name for _, name in served}):
+        for name in sorted({name for _, name in served_requests}):
             device_class = self.class_of(name)
             count = demand.requests(pod)[name].value()
             if device_class is None:

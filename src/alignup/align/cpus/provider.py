@@ -380,12 +380,12 @@ class CpuProvider(Provider[CpuLedger]):
         """Select on the nodes of *affinity* first, then anywhere."""
         if affinity is None:
             return self._selection.take(pool, count)
-        aligned = pool & self._nodes.near(affinity)
-        near = min(count, aligned.bit_count())
+        near_cpus = pool & self._nodes.near(affinity)
+        near = min(count, near_cpus.bit_count())
         if isinstance(self._selection, DistributedSelection):
-            first = self._selection.take(aligned, near, width=affinity.bit_count())
+            first = self._selection.take(near_cpus, near, width=affinity.bit_count())
         else:
-            first = self._selection.take(aligned, near)
+            first = self._selection.take(near_cpus, near)
         return first if near == count else first | self._selection.take(pool & ~first, count - near)
 
     def _empty_shared_pool(self, pod: Pod) -> str:

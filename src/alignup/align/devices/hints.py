@@ -325,12 +325,12 @@ def _charges(weights: Weights) -> list[Bits]:
     """
     charges = []
     for width in sorted({mask.bit_count() for mask in weights}):
-        start = charged = 0
+        start = charged_units = 0
         for mask, weight in weights.items():
             if mask.bit_count() <= width:
-                charged |= (1 << weight) - 1 << start
+                charged_units |= (1 << weight) - 1 << start
             start += weight
-        charges.append(charged)
+        charges.append(charged_units)
     return charges
 
 

@@ -484,17 +484,17 @@ def _propose_eviction(what_if: WhatIf, uids: tuple[str, ...]) -> Proposal | None
 def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Iterable[Sequence[EvictionUnit]]) -> Proposal:
     """Return *proposal* with the pods that could be evicted instead; each was tried."""
     (change,) = proposal.changes
-    evicted = change.pods if isinstance(change, Eviction) else ()
+    evicted_uids = change.pods if isinstance(change, Eviction) else ()
     equivalents = {unit.pods[0]: [other.pods[0] for other in group] for group in groups for unit in group}
     alternatives = tuple(
         tuple(
             other
-            for other in [uid for uid in equivalents[gone_uid] if uid not in evicted][:_MAX_ALTERNATIVES]
-            if _suffices(what_if, Eviction(tuple(other if uid == gone_uid else uid for uid in evicted)))
+            for other in [uid for uid in equivalents[gone_uid] if uid not in evicted_uids][:_MAX_ALTERNATIVES]
+            if _suffices(what_if, Eviction(tuple(other if uid == gone_uid else uid for uid in evicted_uids)))
         )
-        for gone_uid in evicted
+        for gone_uid in evicted_uids
     )
-    return Proposal((Eviction(evicted, alternatives),), proposal.decision)
+    return Proposal((Eviction(evicted_uids, alternatives),), proposal.decision)
 
 
 def _suffices(what_if: WhatIf, change: Eviction) -> bool:

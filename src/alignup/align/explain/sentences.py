@@ -154,8 +154,8 @@ def describe_possible_rejection(decision: Decision) -> str:
     container = f"container {possible.rejection.container}" if possible.rejection.container else "the pod"
     if CRASHED in possible.rejection.message:
         return f"the device plugin may crash when it chooses devices for {container}"
-    rejected = possible.rejection.container
-    earlier = takewhile(lambda placement: placement.container != rejected, decision.placements)
+    rejected_container = possible.rejection.container
+    earlier = takewhile(lambda placement: placement.container != rejected_container, decision.placements)
     names = [placement.container for placement in earlier if not placement.is_certain]
     gets = f"{' and '.join(names)} {'get' if len(names) > 1 else 'gets'}"
     return f"the kubelet chooses at random which devices {gets}, and some choices leave no place for {container}"

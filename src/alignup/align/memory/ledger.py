@@ -278,9 +278,9 @@ def _hand_over(
         blocks = changes.get(name) or blocks_by_container.get(name, ())
         for index, block in enumerate(blocks):
             if block.size and block[:2] == reused[:2]:
-                shared = min(rest, block.size)
-                rest -= shared
-                changes[name] = (*blocks[:index], block._replace(size=block.size - shared), *blocks[index + 1 :])
+                amount = min(rest, block.size)
+                rest -= amount
+                changes[name] = (*blocks[:index], block._replace(size=block.size - amount), *blocks[index + 1 :])
                 break
         if not rest:
             break
@@ -291,13 +291,13 @@ def _hand_over(
 def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
     """Return every charged block with its pod and container (empty for a whole pod), large groups first."""
     whole = {pod: {"": blocks} for pod, blocks in ledger.pod_held.items()}
-    charged = [
+    charges = [
         (pod, container, block)
         for pod, containers in {**whole, **ledger.held, **whole}.items()
         for container, blocks in containers.items()
         for block in blocks
     ]
-    return sorted(charged, key=lambda charge: -charge[2].nodes.bit_count())
+    return sorted(charges, key=lambda charge: -charge[2].nodes.bit_count())
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:

@@ -356,12 +356,12 @@ def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget
 
 def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[Slack, ...]) -> bool:
     """Return whether it works to charge each node to the family with the smallest total share."""
-    charged = [0.0] * len(slacks)
+    charged_shares = [0.0] * len(slacks)
     remaining = list(slacks)
     for losses, shares in nodes:
-        new_charges = list(map(add, charged, shares))
+        new_charges = list(map(add, charged_shares, shares))
         index = new_charges.index(min(new_charges))
-        charged[index] = new_charges[index]
+        charged_shares[index] = new_charges[index]
         remaining[index] = _subtract(remaining[index], losses[index])
     return all(min(slack) >= 0 for slack in remaining)
 

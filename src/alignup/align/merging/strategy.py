@@ -34,9 +34,9 @@ def score_share(allocated: int, allocatable: int) -> int:
 
 def weigh_scores(scores: Sequence[tuple[str, int]], weights: Mapping[str, int]) -> int:
     """Return the weighted average of the scores of resources, rounded down; 0 if none counts."""
-    counted = [(weights.get(name, 1), score) for name, score in scores if score and weights.get(name, 1)]
-    total = sum(weight for weight, _ in counted)
-    return sum(weight * score for weight, score in counted) // total if total else 0
+    weighted_scores = [(weights.get(name, 1), score) for name, score in scores if score and weights.get(name, 1)]
+    total = sum(weight for weight, _ in weighted_scores)
+    return sum(weight * score for weight, score in weighted_scores) // total if total else 0
 
 
 def apply_strategy(  # noqa: PLR0913 - the inputs of a merge
