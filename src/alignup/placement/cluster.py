@@ -460,8 +460,8 @@ class Cluster:
         if len(pods) == 1:
             return planner.plan(pods)
         by_uid = {waiting.pod.uid: waiting for waiting in pods}
-        named = {waiting.pod.uid: planner.hosts_for(waiting) for waiting in pods}
-        answer = self.feasible_gang(members, eligible=lambda pod: named[pod.uid])
+        hosts_by_uid = {waiting.pod.uid: planner.hosts_for(waiting) for waiting in pods}
+        answer = self.feasible_gang(members, eligible=lambda pod: hosts_by_uid[pod.uid])
         rest = [by_uid[pod.uid] for pod in answer.rest]
         at_least = 1 if rest and answer.proved else 0
         plan = planner.plan(rest, answer.bindings, at_least=at_least)
@@ -540,21 +540,21 @@ class Cluster:
     def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:
         """Find the causes of rejections; *reports* that arrived may have told them."""
         waiting = []
-        for rejected in record.rejected:
-            rejected.reports += reports
-            causes = [cause for cause in Cause if cause in rejected.binding.causes]
-            if not causes and self._ended_before(rejected.binding, record):
+        for rejected_binding in record.rejected:
+            rejected_binding.reports += reports
+            causes = [cause for cause in Cause if cause in rejected_binding.binding.causes]
+            if not causes and self._ended_before(rejected_binding.binding, record):
                 causes = [Cause.POD_END]
-            if not causes and rejected.reports < MAX_REPORTS:
-                waiting.append(rejected)
+            if not causes and rejected_binding.reports < MAX_REPORTS:
+                waiting.append(rejected_binding)
                 continue
-            if not causes and rejected.binding.steered:
+            if not causes and rejected_binding.binding.steered:
                 causes = [Cause.STEERING]
             if not causes and record.report.approximate:
                 causes = [Cause.APPROXIMATE]
             if not causes:
-                causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._note_rejection(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
+                causes = [Cause.HOST_RESOURCES if rejected_binding.reason.startswith("OutOf") else Cause.UNEXPLAINED]
+            self._note_rejection(RejectedPrediction(rejected_binding.binding.uid, record.name, causes[0]))
         record.rejected = waiting
 
     def _note_rejection(self, prediction: RejectedPrediction) -> None:

@@ -96,8 +96,8 @@ def count_stranded(
     for resource, inventory in _counted(devices).items():
         count = inventory.healthy.bit_count()
         short = max(0, DEVICE * (devices.free[resource].bit_count() - pod_scalars.get(resource, 0)) - share * count)
-        counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
-        stranded += max(by_nodes[resource], short if count <= counted else short * counted // count)
+        counted_devices = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
+        stranded += max(by_nodes[resource], short if count <= counted_devices else short * counted_devices // count)
     return stranded
 
 
@@ -109,13 +109,14 @@ def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]
     unused = 0
     requested = set(requested)
     for resource, inventory in _counted(devices).items():
-        counted = devices.free[resource] if resource in requested else inventory.healthy
+        counted_devices = devices.free[resource] if resource in requested else inventory.healthy
         if inventory.placed:
             unused += sum(
-                min((counted & inventory.on.get(node, 0)).bit_count(), MAX_COUNTED) for node in bits.members(nodes)
+                min((counted_devices & inventory.on.get(node, 0)).bit_count(), MAX_COUNTED)
+                for node in bits.members(nodes)
             )
         else:
-            unused += min(counted.bit_count(), MAX_COUNTED)
+            unused += min(counted_devices.bit_count(), MAX_COUNTED)
     return unused
 
 

@@ -160,8 +160,8 @@ def _random_stages(decision: Decision) -> Iterator[tuple[str, list[Device]]]:
     for placement in decision.placements:
         for resource, ids in placement.devices.items():
             inventory = after.devices.inventories[resource]
-            allocated = inventory.find(ids)
+            allocated_devices = inventory.find(ids)
             free = before.devices.free[resource]
             for stage in by_affinity(inventory, free, placement.hint.nodes):
-                if stage & allocated and stage & ~allocated:
+                if stage & allocated_devices and stage & ~allocated_devices:
                     yield resource, [inventory.devices[index] for index in bits.members(stage)]

@@ -238,7 +238,11 @@ class HostRecord:
 
     def disturb(self, cause: Cause) -> None:
         """Record a cause that can change the kubelet's decision on every unconfirmed pod."""
-        for binding in (*self.bindings, *self._skipped.values(), *(rejected.binding for rejected in self.rejected)):
+        for binding in (
+            *self.bindings,
+            *self._skipped.values(),
+            *(rejected_binding.binding for rejected_binding in self.rejected),
+        ):
             binding.causes.add(cause)
 
     def states(self) -> PossibleStates:

@@ -159,12 +159,12 @@ class HostState:
     def verdict(self, shape: PodShape) -> Verdict:
         verdict = self.verdicts.get(shape)
         if verdict is None:
-            counted = self.alignment.model.counted(shape)
-            verdict, allocatable = self.alignment.align(counted)
+            counted_shape = self.alignment.model.counted(shape)
+            verdict, allocatable = self.alignment.align(counted_shape)
             if allocatable is not None:
                 failure = fit.check_fit(
-                    counted.pod,
-                    request=None if counted.pod.statuses else counted.usage,
+                    counted_shape.pod,
+                    request=None if counted_shape.pod.statuses else counted_shape.usage,
                     used=self.ledger.used,
                     allocatable=allocatable,
                     others=map(POD_OF, self.ledger.pods.values()),
@@ -177,7 +177,7 @@ class HostState:
                         self.ledger,
                         before=self.alignment.free_capacity,
                         allocatable=allocatable,
-                        request=counted.usage,
+                        request=counted_shape.usage,
                     )
                     verdict = verdict if score is verdict.score else replace(verdict, score=score)
             self.verdicts[shape] = verdict

@@ -100,10 +100,10 @@ def find_refusal(
 
 def _claimed(pod: Pod, decision: Decision) -> Iterator[tuple[str, str]]:
     """Yield containers with their claims, and with the resources that a claim serves instead of a device plugin."""
-    served = {placement.container: placement.devices for placement in decision.placements}
+    devices_by_container = {placement.container: placement.devices for placement in decision.placements}
     for container in pod.all_containers:
         for name in claims_used(pod, container):
-            if name not in served.get(container.name, ()):
+            if name not in devices_by_container.get(container.name, ()):
                 yield container.name, name
 
 

@@ -188,9 +188,9 @@ class ActivePlan:
 
     def _begin_eviction(self, plan: RunningPlan, index: int, running: Mapping[str, RunningPod]) -> str:
         step = plan.steps[index]
-        pod, evicted = running.get(step.uid), plan.progress[index].evicted
+        pod, evicted_pod = running.get(step.uid), plan.progress[index].evicted
         if pod is None:  # it is gone already
-            plan.pods |= {} if evicted is None else {index: evicted}
+            plan.pods |= {} if evicted_pod is None else {index: evicted_pod}
             return ""
         if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:
             return f"pod {step.pod} does not have this uid"
@@ -302,11 +302,11 @@ class ActivePlan:
         self._dirty = True
         self._room.clear()
         phase = phase or (PlanPhase.PAUSED if plan.paused else PlanPhase.RUNNING)
-        evicted = sum(
+        evicted_count = sum(
             step.evicts and progress.phase is StepPhase.DONE
             for step, progress in zip(plan.steps, plan.progress, strict=True)
         )
-        progress = PlanProgress(phase=phase, message=plan.message, steps=tuple(plan.progress), evicted=evicted)
+        progress = PlanProgress(phase=phase, message=plan.message, steps=tuple(plan.progress), evicted=evicted_count)
         self._turn.emit(WritePlan(plan.uid, plan.number, progress))
 
     def _set(self, plan: RunningPlan, index: int, phase: StepPhase, message: str = "") -> None:

@@ -281,13 +281,13 @@ class GatedClaims:
             claims_known = self._facts.claims_known
             if now - since < SETTLE_SECONDS and claims_known and self._facts.claims_open(pod):
                 continue
-            aligned = None
+            claim_alignment = None
             if claim_preference(pod)[0] is not ClaimPreference.IGNORE:
                 try:
-                    aligned = alignment(self._facts.explain_claims(pod, node))
+                    claim_alignment = alignment(self._facts.explain_claims(pod, node))
                 except AlignError:
-                    aligned = ClaimAlignment.UNKNOWN
-            settled += [each._replace(alignment=aligned) for each in self.forget(uid)]
+                    claim_alignment = ClaimAlignment.UNKNOWN
+            settled += [each._replace(alignment=claim_alignment) for each in self.forget(uid)]
         return settled
 
     def forget(self, uid: str) -> list[SettledClaims]:

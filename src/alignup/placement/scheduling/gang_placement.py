@@ -103,12 +103,14 @@ class GangPlacement:
 
         Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
         """
-        allowed = set(self._facts.allowed(member))
-        allowed -= self._avoided.of(member, now=now)
-        allowed -= self._kept_nodes.refusals(member.pod, member.order).keys()
+        allowed_nodes = set(self._facts.allowed(member))
+        allowed_nodes -= self._avoided.of(member, now=now)
+        allowed_nodes -= self._kept_nodes.refusals(member.pod, member.order).keys()
         if member.pod.uses_claims:
-            allowed -= {name for name in admitting if name in allowed and self._claims.refusal(member.pod, name)}
-        return frozenset(allowed)
+            allowed_nodes -= {
+                name for name in admitting if name in allowed_nodes and self._claims.refusal(member.pod, name)
+            }
+        return frozenset(allowed_nodes)
 
     def _assume_gang(
         self, gang: WaitingGang, chosen_bindings: Sequence[GangBinding], beside: Mapping[str, GangBinding]

@@ -655,14 +655,14 @@ class Gate:
         replaced = self.options.replace_stuck and bool(current.controllers)
         self._report("release given up", current, outcome=outcome, replaced=replaced, node=release.node)
         message = describe_failure(release, current.problem, outcome, replaced=replaced)
-        evicted = [release.uid] if replaced else []
+        evicted_uids = [release.uid] if replaced else []
         if current.group is not None:
             gang = self._facts.gang(current.group)
             message += f"; {len(gang.running)} of {gang.minimum} pods of gang {current.group} are bound"
             if replaced and 0 < len(gang.running) < gang.minimum:
                 message += ", and replaced as well"
-                evicted += gang.replaceable
-        self._turn.emit(WriteEvent(release.uid, reason_codes.NOT_SCHEDULED, message), *map(EvictPod, evicted))
+                evicted_uids += gang.replaceable
+        self._turn.emit(WriteEvent(release.uid, reason_codes.NOT_SCHEDULED, message), *map(EvictPod, evicted_uids))
 
     def explain_next(self) -> None:
         """Say of the pods of one class why no node admits them, and of gangs that pods of them are missing."""

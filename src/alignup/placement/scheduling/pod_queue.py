@@ -337,8 +337,8 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         if pod_class.ranking is None or len(changed_nodes) > MAX_CHANGED:
             pod_class.rank(None, rank(pod_class.pod, self._facts.allowed(first)))
         else:
-            allowed = [node for node in changed_nodes if self._facts.allows(first, node)]
-            pod_class.rank(changed_nodes, rank(pod_class.pod, allowed) if allowed else ())
+            allowed_nodes = [node for node in changed_nodes if self._facts.allows(first, node)]
+            pod_class.rank(changed_nodes, rank(pod_class.pod, allowed_nodes) if allowed_nodes else ())
         pod_class.version = self._changes.version
         return iter(pod_class)
 

@@ -365,14 +365,14 @@ class TentativeGangs:
             return refusal.problem
         unseen = {uid: facts for uid, (facts, _) in self._asked.items()}
         pods = [unseen.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
-        aligned = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
-        aligned.sort(key=lambda facts: facts.uid != asked_uid)
+        aligned_pods = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
+        aligned_pods.sort(key=lambda facts: facts.uid != asked_uid)
         moved_bindings = gang.movable(asked_uid, anew=anew) if gang is not None and keep else {}
         self._assumptions.withdraw(binding.pod for binding in moved_bindings.values())
         beside = self._assumptions.beside(members, without=moved_bindings)
-        waiting = [facts.pod for facts in aligned if facts.uid not in beside]
+        waiting = [facts.pod for facts in aligned_pods if facts.uid not in beside]
         try:
-            eligible = self._eligible_nodes(aligned, question, beside)
+            eligible = self._eligible_nodes(aligned_pods, question, beside)
             answer = self._cluster.feasible_gang(
                 [*(binding.pod for binding in beside.values()), *waiting],
                 eligible=lambda pod: eligible[pod.uid],
@@ -385,7 +385,7 @@ class TentativeGangs:
                 )
             raise
         placed_bindings = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
-        fitting = len(members.bound) + len(pods) - len(aligned) + len(placed_bindings) + len(uids & beside.keys())
+        fitting = len(members.bound) + len(pods) - len(aligned_pods) + len(placed_bindings) + len(uids & beside.keys())
         enough = fitting >= members.minimum and (
             asked_uid in placed_bindings or asked_uid in beside or asked_uid not in eligible
         )
@@ -404,7 +404,7 @@ class TentativeGangs:
         return problem
 
     def _eligible_nodes(
-        self, aligned: Sequence[PodFacts], question: "_Question", placed_uids: Collection[str]
+        self, aligned_pods: Sequence[PodFacts], question: "_Question", placed_uids: Collection[str]
     ) -> dict[str, Collection[str]]:
         """Return the nodes for each pod; the same collection for those with the same selectors.
 
@@ -415,21 +415,21 @@ class TentativeGangs:
         if question.nodes is not None and question.for_others:
             allowed_nodes[asked_pod.selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
-        for facts in aligned:
+        for facts in aligned_pods:
             key, pod = facts.selection, facts.pod
             if key not in allowed_nodes:
                 allowed_nodes[key] = frozenset(self._facts.allowed(facts))
-            considered = allowed_nodes[key]
+            considered_nodes = allowed_nodes[key]
             if facts.uid == asked_pod.uid and question.nodes is not None:
-                considered = question.nodes
+                considered_nodes = question.nodes
             if refused := self._refusals(pod):
-                considered = considered.difference(refused)  # not "-", which makes a set of it
+                considered_nodes = considered_nodes.difference(refused)  # not "-", which makes a set of it
             if restricts_claims(pod) and pod.uid not in placed_uids:
-                kind = (considered, self._facts.claim_kind(pod))
+                kind = (considered_nodes, self._facts.claim_kind(pod))
                 if kind not in suitable:
-                    suitable[kind] = self._claims.suitable(pod, considered)
-                considered = suitable[kind]
-            eligible[pod.uid] = considered
+                    suitable[kind] = self._claims.suitable(pod, considered_nodes)
+                considered_nodes = suitable[kind]
+            eligible[pod.uid] = considered_nodes
         return eligible
 
     def _remember(
