@@ -246,7 +246,7 @@ class KnownClaims:
 
     def _matching(self, pod: Pod, node: str, devices: tuple[SliceDevice, ...]) -> Matches:
         """Return how a device of *node* is matched with a request of the claims of *pod*, which pay for it."""
-        payer = (pod.namespace, tuple([named.claim or named.template for named in pod.claims]))
+        payer = (pod.namespace, tuple([pod_claim.claim or pod_claim.template for pod_claim in pod.claims]))
 
         def matches(request: ClaimRequest, device: SliceDevice) -> bool:
             device_class = self._classes_by_name.get(request.device_class)

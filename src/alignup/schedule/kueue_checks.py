@@ -250,8 +250,10 @@ class AdmissionChecks:
             with self._live.guard.guarded(ServiceStep.CHECK, f"{other.metadata.full_name}, which starts"):
                 others[other.metadata.full_name] = self._unbound(other)
         hosts = self._place(list(chain.from_iterable(others.values()))).hosts
-        counted = {name: [member for member in pods if member.pod.uid in hosts] for name, pods in others.items()}
-        return {name: members for name, members in counted.items() if members}
+        members_by_name = {
+            name: [member for member in pods if member.pod.uid in hosts] for name, pods in others.items()
+        }
+        return {name: members for name, members in members_by_name.items() if members}
 
     def _place(self, members: Sequence[_Member]) -> GangAnswer:
         nodes = {member.pod.uid: member.nodes for member in members}

@@ -370,19 +370,19 @@ class LiveCluster:
     def read(self, pod: ApiPod) -> Pod:
         """Return the pod as decisions need it; ``PodError`` if it is invalid."""
         key = (pod.metadata.uid, pod.metadata.resource_version)
-        decoded = self._decoded.get(key)
-        if decoded is None:
+        decoded_pod = self._decoded.get(key)
+        if decoded_pod is None:
             try:
                 check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
-                decoded = self.claims.objects.with_class_resources(readable_pod(pod))
+                decoded_pod = self.claims.objects.with_class_resources(readable_pod(pod))
             except PodError as error:
                 self._note_unreadable(pod, str(error))
                 raise
             if all(key):
                 if len(self._decoded) >= MAX_DECODED:
                     self._decoded.clear()
-                self._decoded[key] = decoded
-        return decoded
+                self._decoded[key] = decoded_pod
+        return decoded_pod
 
     def _read_bound(self, pod: ApiPod, uid: str) -> Pod:
         """Read a bound pod; without its requests if it has ended, or if the report of its node has what it holds."""

@@ -142,8 +142,8 @@ class PredictionHistory:
         if not self._intervals:
             return ""
         counts: dict[float, collections.Counter[str]] = {}
-        for start, counted in self._intervals:
-            counts[start] = counts.get(start, collections.Counter()) + counted
+        for start, interval_counts in self._intervals:
+            counts[start] = counts.get(start, collections.Counter()) + interval_counts
         end = self._now() // INTERVAL * INTERVAL
         first = max(min(counts), end - (INTERVALS - 1) * INTERVAL)
         first = min(first, end - 11 * INTERVAL)  # an hour at least

@@ -82,9 +82,9 @@ def describe_proposal(pod: ApiPod, plan: MovePlan, pods: int) -> str:
     ends = [step for step in plan.evictions if not plan.new_place(step.pod.uid)]
     parts = [f"move {pluralize(len(moves), 'pod')}"] if moves else []
     parts += [f"end {pluralize(len(ends), 'pod')} of lower priority"] if ends else []
-    named = ", ".join(f"{step.name} on {step.host}" for step in plan.evictions[:MAX_NAMED])
+    eviction_names = ", ".join(f"{step.name} on {step.host}" for step in plan.evictions[:MAX_NAMED])
     more = f" and {len(plan.evictions) - MAX_NAMED} more" if len(plan.evictions) > MAX_NAMED else ""
     option = " --allow-preemption" if ends else ""
     command = f"alignup cluster plan {pod.metadata.name} -n {pod.metadata.namespace}{option}"
     room = "for it" if pods == 1 else f"for all {pods} pods of its gang"
-    return f"'{command}' would {' and '.join(parts)} to make room {room}: {named}{more}"
+    return f"'{command}' would {' and '.join(parts)} to make room {room}: {eviction_names}{more}"

@@ -98,8 +98,8 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
         return _admitted(zones, free, pod)
     if not zones.available:
         return unknown("no NUMA nodes in NodeResourceTopology")
-    for charged in charges:
-        _subtract(free, charged)
+    for pod_charge in charges:
+        _subtract(free, pod_charge)
     try:
         for container in (None,) if zones.pod_scope else pod.all_containers:  # what is aligned, one after the other
             amounts = requests(pod, container, zones.resources)
@@ -232,7 +232,7 @@ class TopologyFallback:
         if node is None:
             return None
         charges = {other.uid: _charge(node, other, running=False) for other in assumed} | node.charges
-        others = [charged.requests for uid, charged in charges.items() if uid != pod.uid]
+        others = [pod_charge.requests for uid, pod_charge in charges.items() if uid != pod.uid]
         if None in others:
             return unknown(UNREADABLE_POD)
         return zones_verdict(node.zones, pod, [requests for requests in others if requests is not None])
@@ -240,8 +240,8 @@ class TopologyFallback:
     def _counts(self, node: _Node, pods: list[tuple[ApiPod, Pod]]) -> bool:
         """Return whether the object counts exactly these pods."""
         exclusive = node.zones.attributes.get(_METHOD) == _EXCLUSIVE
-        counted = [pod for _, pod in pods if not exclusive or needs_alignment(pod)]
-        return node.fingerprint == pod_fingerprint((pod.namespace, pod.name) for pod in counted)
+        counted_pods = [pod for _, pod in pods if not exclusive or needs_alignment(pod)]
+        return node.fingerprint == pod_fingerprint((pod.namespace, pod.name) for pod in counted_pods)
 
 
 def _charge(node: _Node, pod: Pod, *, running: bool) -> _Charge:

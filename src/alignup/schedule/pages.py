@@ -359,16 +359,16 @@ class ClusterPages:
 
         The namespaces of all pods in *state* are added to *namespaces*.
         """
-        names, named = self._pods.names(state), []
+        names, pod_names = self._pods.names(state), []
         for start in range(0, len(names), NAMES_AT_ONCE):
             for name in names[start : start + NAMES_AT_ONCE]:
                 namespaces.add(name[0])
                 is_named = True  # one that fails is shown
                 with self._live.guard.guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
                     is_named = self._is_named(name, state, text)
-                named += [name] if is_named else []
+                pod_names += [name] if is_named else []
             await asyncio.sleep(0)
-        return named
+        return pod_names
 
     def _is_named(self, name: ObjectKey, state: PodState, text: str) -> bool:
         if text in f"{name[0]}/{name[1]}":

@@ -264,10 +264,10 @@ class PlanController:
         )
         nodes = {node.metadata.name: node for node in self._live.nodes.objects.values()}
         view = ClusterView(nodes=nodes, cluster=self._live.cluster, reports={}, unknown={}, doubts={}, stale={})
-        named = {step.node for step in plan.spec.steps}
+        planned_nodes = {step.node for step in plan.spec.steps}
         selected = replace(facts, pods=related)
         running = [
-            replace(pod, hosts=frozenset(named.intersection(pod.hosts or ())))
+            replace(pod, hosts=frozenset(planned_nodes.intersection(pod.hosts or ())))
             for pod in running_pods(view, selected, rules, priority=min(priorities, default=0))
         ]
         self._evicted = {pod.metadata.uid: pod for pod in planned}
@@ -468,14 +468,14 @@ def _make_status(plan: Plan, progress: PlanProgress, *, now: float) -> PlanStatu
         old_steps = (StepStatus(),) * count
     steps = []
     for old, step in zip(old_steps, progress.steps, strict=True):
-        evicted = old.evicted_pod or (_encode_pod(step.evicted) if step.evicted is not None else "")
+        evicted_pod = old.evicted_pod or (_encode_pod(step.evicted) if step.evicted is not None else "")
         steps.append(
             StepStatus(
                 phase=step.phase,
                 message=step.message,
                 pod=step.placed,
                 time=old.time if old.phase is step.phase else timestamp(now),
-                evicted_pod=evicted if not progress.final else "",
+                evicted_pod=evicted_pod if not progress.final else "",
                 controllers=tuple(sorted(step.controllers)) if not progress.final else (),
                 earlier_pods=tuple(sorted(step.earlier)) if not progress.final else (),
             )

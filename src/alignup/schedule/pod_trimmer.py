@@ -78,9 +78,9 @@ class PodTrimmer:
             if name.startswith(_KEPT_ANNOTATIONS)
         }
         unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
-        shared = self._share(metadata, ("namespace", "labels"))
+        shared_fields = self._share(metadata, ("namespace", "labels"))
         owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in annotations or with_owners else ()
-        return ObjectMeta(**unique, **shared, annotations=annotations or _NO_TEXTS, owner_references=owners)
+        return ObjectMeta(**unique, **shared_fields, annotations=annotations or _NO_TEXTS, owner_references=owners)
 
     def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
         return {name: self._shared(getattr(part, name)) for name in fields}

@@ -68,10 +68,10 @@ class NodeFilter:
     def update(self, change: Change[ApiNode]) -> None:
         """Note that a node was added, has changed or is gone."""
         node, deleted = change.object, change.type is EventType.DELETED
-        for spec, allowed in self._selections.values():
-            allowed.discard(node.metadata.name)
+        for spec, allowed_names in self._selections.values():
+            allowed_names.discard(node.metadata.name)
             if not deleted and not self.excludes(node, spec):
-                allowed.add(node.metadata.name)
+                allowed_names.add(node.metadata.name)
 
 
 class NodeCapacity:
@@ -160,10 +160,10 @@ class NodeCapacity:
             parts += (status.extended_resource_claim_status,)
             key = tuple(map(id, parts))
             if key not in self._alike:
-                decoded = self._read(pod)
+                decoded_pod = self._read(pod)
                 if len(self._alike) >= MAX_ALIKE:
                     self._alike.clear()
-                self._alike[key] = (parts, _NO_REQUEST if decoded is None else _used(decoded, {}))
+                self._alike[key] = (parts, _NO_REQUEST if decoded_pod is None else _used(decoded_pod, {}))
             self._requests[uid] = self._alike[key][1]
         return self._requests[uid]
 

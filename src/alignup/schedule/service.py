@@ -316,8 +316,8 @@ class ScheduleService:
 
     def _explain_claims(self, pod: Pod, node: str, verdict: Verdict) -> dict[str, Any]:
         fit = self.live.claim_fit(pod, node)
-        explained = next(iter(self.live.explain_claims(pod, node, verdict)), ())
-        claims = [claim.to_document() for claim in explained]
+        explained_claims = next(iter(self.live.explain_claims(pod, node, verdict)), ())
+        claims = [claim.to_document() for claim in explained_claims]
         return {"possible": fit.possible, "certain": fit.certain, "reason": fit.reason, "claims": claims}
 
     def _standby(self) -> str:

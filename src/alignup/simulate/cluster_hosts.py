@@ -50,7 +50,9 @@ def build_hosts(groups: Iterable[HostGroup]) -> list[SimulatedHost]:
     """Return all hosts, idle; ``SettingsError`` if a kubelet would not start, or if two hosts have the same name."""
     hosts: dict[str, SimulatedHost] = {}
     groups = tuple(groups)
-    named = {key: claim for group in groups if group.claims for key, claim in group.claims.objects.claims.items()}
+    named_claims = {
+        key: claim for group in groups if group.claims for key, claim in group.claims.objects.claims.items()
+    }
     for group in groups:
         kubelet = Host(group.machine, group.settings)
         capacity = node_allocatable(group.machine, group.settings)
@@ -59,7 +61,11 @@ def build_hosts(groups: Iterable[HostGroup]) -> list[SimulatedHost]:
             if name in hosts:
                 raise SettingsError(f"two hosts are called {name}: give every group another name")
             labels = {**group.labels, HOSTNAME_LABEL: name}
-            claims = SimulatedClaims(group.claims, host=name, named=named) if group.claims is not None else None
+            claims = (
+                SimulatedClaims(group.claims, host=name, named_claims=named_claims)
+                if group.claims is not None
+                else None
+            )
             hosts[name] = SimulatedHost(name, group, labels, copy(kubelet), allocatable, claims)
     if len(hosts) > MAX_HOSTS:
         raise SettingsError(f"{len(hosts):,} nodes are too many: the maximum is {MAX_HOSTS:,}")

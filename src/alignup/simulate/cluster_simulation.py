@@ -297,12 +297,12 @@ class ClusterSimulation:
             for uid in admitted_uids:
                 self._end(uid)
             self._torn_gangs += bool(admitted_uids)
-            rejected = {
+            rejected_uids = {
                 submission.pod.uid
                 for (submission, _), decision in zip(placements, decisions, strict=True)
                 if not decision.admitted
             }
-            self._retry(unit, rejected)
+            self._retry(unit, rejected_uids)
             return
         for (submission, (pod, _, host)), decision in zip(placements, decisions, strict=True):
             run = self._runs[submission.pod.uid]
@@ -336,13 +336,13 @@ class ClusterSimulation:
         self._scheduler.decided(pod, host, decision)
         return decision
 
-    def _retry(self, unit: PodUnit, rejected: Collection[str]) -> None:
-        """Create a unit again, of which kubelets *rejected* these pods."""
+    def _retry(self, unit: PodUnit, rejected_uids: Collection[str]) -> None:
+        """Create a unit again, of which kubelets have rejected the pods *rejected_uids*."""
         failed = unit.attempt >= self._retries
         for submission in unit.pods:
             uid = submission.pod.uid
             run = self._runs[uid]
-            self._runs[uid] = run._replace(rejections=run.rejections + (uid in rejected), failed=failed)
+            self._runs[uid] = run._replace(rejections=run.rejections + (uid in rejected_uids), failed=failed)
         if failed:
             self._done += len(unit.pods)
             return

@@ -136,9 +136,9 @@ class UsageMeter:
     ) -> None:
         for resource, earlier in earlier_free.items():
             if (changed_devices := earlier ^ free[resource]) != 0:
-                for node, counted in self._counted[resource].items():
-                    if counted & changed_devices:
-                        self._gauges[node, resource].change((counted & ~free[resource]).bit_count(), time)
+                for node, counted_devices in self._counted[resource].items():
+                    if counted_devices & changed_devices:
+                        self._gauges[node, resource].change((counted_devices & ~free[resource]).bit_count(), time)
 
     @property
     def duration(self) -> float:
@@ -160,8 +160,8 @@ class RequestMeter:
         for host in hosts:
             capacity = host.allocatable
             allocatable.update({CPU: capacity.milli_cpu, MEMORY: capacity.memory, **capacity.scalars})
-        counted = {name: size for name, size in allocatable.items() if size and name != MARKER}
-        self._gauges = {name: _Gauge(size, 0, start) for name, size in counted.items()}
+        sizes = {name: size for name, size in allocatable.items() if size and name != MARKER}
+        self._gauges = {name: _Gauge(size, 0, start) for name, size in sizes.items()}
         self._start = start
         self._end = end
         self._now = start

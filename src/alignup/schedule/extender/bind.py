@@ -135,11 +135,11 @@ class BindVerb:
         """
         namespace = api_pod.metadata.namespace
         unnamed = pod.class_resources and not pod.extended_claim
-        if unnamed or any(not named.claim for named in pod.claims):
+        if unnamed or any(not pod_claim.claim for pod_claim in pod.claims):
             latest = await self._client.get(PODS.of(api_pod))
             pod = replace(self._live.read(latest), uid=pod.uid)
         claims: dict[ObjectName, Claim] = {}
-        for name in filter(None, (*(named.claim for named in pod.claims), pod.extended_claim)):
+        for name in filter(None, (*(pod_claim.claim for pod_claim in pod.claims), pod.extended_claim)):
             followed = self._live.claims.objects.claims.get((namespace, name))
             if current or followed is None or followed.allocated is None:
                 api_claim = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))

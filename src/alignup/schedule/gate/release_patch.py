@@ -48,13 +48,15 @@ def controller_uids(pod: ApiPod) -> set[str]:
 
 def pinned(required: NodeSelector | None, nodes: Mapping[str, str]) -> NodeSelector:
     """Return the selector of the nodes that *required* selects (``None``: all) and that are among *nodes*."""
-    named = {name: NodeSelectorRequirement("metadata.name", "In", (name,)) for name in nodes}
+    requirements = {name: NodeSelectorRequirement("metadata.name", "In", (name,)) for name in nodes}
     if required is None:
-        return NodeSelector(tuple(NodeSelectorTerm(match_fields=(requirement,)) for requirement in named.values()))
+        return NodeSelector(
+            tuple(NodeSelectorTerm(match_fields=(requirement,)) for requirement in requirements.values())
+        )
     if len(nodes) > 1:
         hosts = NodeSelectorRequirement(HOST_NAME, "In", tuple(sorted(nodes.values())))
         return NodeSelector(tuple(_restricted(term, expression=hosts) for term in required.node_selector_terms))
-    (name,) = named.values()
+    (name,) = requirements.values()
     return NodeSelector(tuple(_restricted(term, field=name) for term in required.node_selector_terms))
 
 

@@ -111,6 +111,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
             loaded=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        served = WebhookServer(listener, certificate, answers, kubernetes_limits())
-        service.tasks += [served.run, partial(service.live.guard.keep_running, "warnings", warnings.run)]
-        yield served
+        webhook_server = WebhookServer(listener, certificate, answers, kubernetes_limits())
+        service.tasks += [webhook_server.run, partial(service.live.guard.keep_running, "warnings", warnings.run)]
+        yield webhook_server

@@ -86,20 +86,20 @@ class WarningReviews:
     def _node_findings(self, workload: Workload, nodes: dict[HostKind | None, list[ApiNode]]) -> Iterator[PodFinding]:
         pod, spec = self._live.claims.objects.with_class_resources(workload.pod), scheduling_spec(workload)
         excludes = self._live.node_filter.excludes
-        considered: dict[HostKind | None, ApiNode] = {}  #: the first node of each kind that schedulers consider
+        considered_nodes: dict[HostKind | None, ApiNode] = {}  #: the first node of each kind that schedulers consider
         for kind, alike in nodes.items():
             if (node := next((node for node in alike if not excludes(node, spec)), None)) is not None:
-                considered[kind] = node
-        findings = {kind: self._ask(kind, pod) for kind in considered if kind is not None}
+                considered_nodes[kind] = node
+        findings = {kind: self._ask(kind, pod) for kind in considered_nodes if kind is not None}
         never = {kind: _find_never(answers, pod, kind, nodes[kind]) for kind, answers in findings.items()}
-        if considered and None not in considered and all(never.values()):
+        if considered_nodes and None not in considered_nodes and all(never.values()):
             usual = never[max(never, key=lambda kind: len(nodes[kind]))]
             if usual is not None:
                 yield replace(usual, message=f"no node of this cluster would ever admit it: {usual.message}")
             return
         for kind, rejection in never.items():
             if rejection is not None and rejection.code == SMT_ALIGNMENT:
-                message = f"nodes such as {considered[kind].metadata.name} would reject it: {rejection.message}"
+                message = f"nodes such as {considered_nodes[kind].metadata.name} would reject it: {rejection.message}"
                 yield replace(rejection, message=message)
                 break
         for answers in findings.values():
