@@ -176,14 +176,14 @@ def _repair_lines(diagnosis: Diagnosis) -> Iterator[Line]:
 def _verdict(diagnosis: Diagnosis) -> str:
     errors, warnings = map(diagnosis.final.count, (Severity.ERROR, Severity.WARNING))
     now = " now" if diagnosis.backups else ""
-    counted = pluralize(warnings, "warning")
+    warning_count = pluralize(warnings, "warning")
     failures = [finding for finding in diagnosis.final.findings if finding.severity is Severity.ERROR]
     if errors and all(finding.own_limit for finding in failures):
         return f"alignup cannot tell whether this kubelet starts: {pluralize(errors, 'error')}."
     if errors:
-        rest = f" and {counted}" if warnings else ""
+        rest = f" and {warning_count}" if warnings else ""
         return f"This kubelet does not start{now}: {pluralize(errors, 'error')}{rest}."
-    return f"This kubelet starts{now}, {f'with {counted}' if warnings else 'without warnings'}."
+    return f"This kubelet starts{now}, {f'with {warning_count}' if warnings else 'without warnings'}."
 
 
 def _document(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -162,10 +162,12 @@ def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) 
 
 def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -> None:
     answers = [
-        PodExplanation(host, explained.workload.pod, explained.decision, explained.proposals, explained.unsearched)
-        for explained in explanations
+        PodExplanation(
+            host, explanation.workload.pod, explanation.decision, explanation.proposals, explanation.unsearched
+        )
+        for explanation in explanations
     ]
-    title = ", ".join(explained.verdict for explained in explanations)
+    title = ", ".join(explanation.verdict for explanation in explanations)
     with inputs.input_errors(Place("--html"), advice=inputs.WRITABLE):
         file.write_text(page(answers, title=title), "utf-8")
     click.echo(f"Wrote {file}.", err=True)
@@ -294,17 +296,17 @@ def explain(
         others = islice(host.possible_decisions(workload.pod), 1, _MAX_DECISIONS) if random else ()
         missing = host.missing_devices(workload.pod)
         safe = decision if ours else host.without_faults().predict(workload.pod)
-        explained = claims.explain(workload.pod, decision.placements, host) if claims is not None else ()
+        explained_claims = claims.explain(workload.pod, decision.placements, host) if claims is not None else ()
         explanation = Explanation(
             workload,
             decision,
             missing=missing,
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
-            claims=explained,
+            claims=explained_claims,
             others=tuple(others),
             device_choices=_device_choices(host, decision),
-            refusal=None if ours else find_refusal(host, workload.pod, decision, claims=explained),
+            refusal=None if ours else find_refusal(host, workload.pod, decision, claims=explained_claims),
         )
         if decision.admitted:
             return explanation

@@ -442,10 +442,12 @@ def check_nri_modes(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         return
     settings = inputs.configuration
-    required = {"cpuManagerPolicy": CpuPolicy.NONE, "memoryManagerPolicy": MemoryPolicy.NONE}
+    required_policies = {"cpuManagerPolicy": CpuPolicy.NONE, "memoryManagerPolicy": MemoryPolicy.NONE}
     policies = (settings.cpu_manager_policy, settings.memory_manager_policy)
     changes = [
-        f"{field}: {none}" for (field, none), policy in zip(required.items(), policies, strict=True) if policy != none
+        f"{field}: {none}"
+        for (field, none), policy in zip(required_policies.items(), policies, strict=True)
+        if policy != none
     ]
     text = f"; --mode decide needs {' and '.join(changes)}" if changes else " or --mode decide"
     yield ok(Area.NRI, f"alignup nri can run beside this kubelet with --mode assist{text}")
@@ -559,8 +561,8 @@ def _topology_options(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding
         summary = "no effect under single-numa-node, which always chooses one node"
         where = "topologyManagerPolicyOptions[prefer-closest-numa-nodes]"
         yield warning(Area.TOPOLOGY, summary, IGNORED_SETTING, advice="remove it", where=where)
-    allowed = options.get("max-allowable-numa-nodes", "")
-    if policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed.isdecimal():
+    allowed_count = options.get("max-allowable-numa-nodes", "")
+    if policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed_count.isdecimal():
         yield warning(
             Area.TOPOLOGY,
             f"the machine has {nodes} NUMA nodes: up to {2**nodes - 1} hints per resource, and the kubelet tries every "

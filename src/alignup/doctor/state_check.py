@@ -268,11 +268,11 @@ def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames)
 def _cpu_differences(contents: Contents, provider: CpuProvider, *, gates: FeatureGates) -> Iterator[str]:
     """Yield problems of the shared pool; ``repair_cpus`` checks the exclusive CPUs."""
     try:
-        shared = bits.parse(contents["defaultCpuSet"])
+        shared_cpus = bits.parse(contents["defaultCpuSet"])
     except ParseError as error:
         yield f"the list of shared CPUs {quote(contents['defaultCpuSet'])} is invalid ({error})"
         return
-    if not shared and not contents["entries"]:
+    if not shared_cpus and not contents["entries"]:
         return
     exclusive = bits.union((contents["podEntries"] or {}).values()) if gates.on(PODS_GATE) else 0
     for containers in (contents["entries"] or {}).values():
@@ -280,21 +280,21 @@ def _cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Featur
             with suppress(ParseError):
                 exclusive |= bits.parse(text)
     strict = provider.options.strict_cpu_reservation
-    if gone_cpus := shared & ~provider.view.all_cpus:
+    if gone_cpus := shared_cpus & ~provider.view.all_cpus:
         yield f"{format_cpus(gone_cpus)} in the shared pool, but not on this machine, or offline"
-    if strict and (clash := shared & provider.reserved):
+    if strict and (clash := shared_cpus & provider.reserved):
         yield (
             f"{format_cpus(clash)} reserved, but in the shared pool: strict-cpu-reservation was off, or other CPUs "
             "were reserved, when the file was written"
         )
-    if not strict and (missing := provider.reserved & ~shared & ~exclusive):
+    if not strict and (missing := provider.reserved & ~shared_cpus & ~exclusive):
         yield (
             f"{format_cpus(missing)} reserved, but not in the shared pool: other CPUs were reserved when the file "
             "was written, or strict-cpu-reservation was on"
         )
-    if both := shared & exclusive:
+    if both := shared_cpus & exclusive:
         yield f"{format_cpus(both)} in the shared pool and exclusive to a container"
-    if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared | exclusive):
+    if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared_cpus | exclusive):
         yield f"{format_cpus(unassigned)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
 
 
@@ -542,12 +542,12 @@ def repair_memory(
     for uid in sorted({**stored, **pod_wide}, key=priority):
         repair.keep(uid, stored.get(uid, {}), pod_wide.get(uid))
     pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in repair.pods}
-    charged = [*pod_entries.values()]
-    charged += [
+    charged_blocks = [*pod_entries.values()]
+    charged_blocks += [
         blocks for uid, allocations in repair.held.items() if uid not in repair.pods for blocks in allocations.values()
     ]
     ledger_of_pods = idle
-    for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
+    for block in sorted(chain.from_iterable(charged_blocks), key=lambda block: -block.nodes.bit_count()):
         ledger_of_pods = ledger_of_pods.give("", "", blocks=(block,))  # groups first, as the kubelet checks it
     state = MemoryState(policy=policy, machine_state=ledger_of_pods.nodes, entries=repair.held, pod_entries=pod_entries)
     return state, repair.dropped

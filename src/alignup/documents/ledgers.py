@@ -330,7 +330,7 @@ def make_entry(
     containers = {name: bits.parse(text) for name, text in cpus.containers.items()}
     blocks = None if memory.containers is None else {name: _blocks(group) for name, group in memory.containers.items()}
     pod_blocks = None if memory.pod is None else _blocks(memory.pod)
-    charged = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
+    charged_blocks = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
     entry = PodEntry(
         admitted.pod.uid,
         admitted,
@@ -339,7 +339,7 @@ def make_entry(
         owned=bits.union((*containers.values(), bits.parse(cpus.pod or ""))),
         memory=blocks,
         pod_memory=pod_blocks,
-        charged=charged[0] if len(charged) == 1 else tuple(chain.from_iterable(charged)),
+        charged=charged_blocks[0] if len(charged_blocks) == 1 else tuple(chain.from_iterable(charged_blocks)),
         devices={
             container: {
                 resource: tuple(sorted(set(ids), key=natural_sort_key)) for resource, ids in resources.items() if ids
@@ -506,8 +506,8 @@ def _shortages(
     for type_, size in sizes.items():
         available = idle.allocatable_on(group, type_)
         over = size - available
-        charged = [block for entry in entries for block in entry.owned_blocks()] if over > 0 else []
-        for uid, owner, block in reversed(charged):
+        charged_blocks = [block for entry in entries for block in entry.owned_blocks()] if over > 0 else []
+        for uid, owner, block in reversed(charged_blocks):
             if over > 0 and (block.nodes, block.type) == (group, type_) and block.size:
                 over -= block.size
                 area = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"

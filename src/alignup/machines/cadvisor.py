@@ -121,8 +121,8 @@ def from_machine_info(document: object, *, name: str) -> Machine:
     nodes = [node for node in report.nodes or () if node.id >= 0]
     if len(nodes) < len(topology):
         gaps.append("a socket without a number was reported as a NUMA node; it is not counted as a node")
-    shared = {node.node_id: [cache.id for cache in node.caches or () if cache.level == 3] for node in topology}
-    caches = {node: ids[0] for node, ids in shared.items() if len(ids) == 1}
+    caches_by_node = {node.node_id: [cache.id for cache in node.caches or () if cache.level == 3] for node in topology}
+    caches = {node: ids[0] for node, ids in caches_by_node.items() if len(ids) == 1}
     cpus = tuple(
         Cpu(
             id=cpu.id,
@@ -298,16 +298,16 @@ class _Reader:
             if (self._online is None or self._online >> cpu & 1) and (key := self._core_key(cpu)):
                 threads.setdefault(key, []).append(cpu)
         node.cores = [_Core(int(str(key[0])), ids, int(str(key[1]))) for key, ids in threads.items()]
-        shared: dict[int, _Cache] = {}
+        shared_caches: dict[int, _Cache] = {}
         for core in node.cores:
             caches = self._caches(core.thread_ids[0])
             if caches is None:
                 break
             high = [(cache, sharers) for cache, sharers in caches if cache.level > 2]
             all_threads = len(threads) * len(core.thread_ids)  # cAdvisor assumes that every core is like this one
-            shared |= {cache.id: cache for cache, sharers in high if sharers == all_threads}
+            shared_caches |= {cache.id: cache for cache, sharers in high if sharers == all_threads}
             core.uncore_caches = list({cache.id: cache for cache, sharers in high if sharers != all_threads}.values())
-        node.caches = list(shared.values())
+        node.caches = list(shared_caches.values())
         return node
 
     def _core_key(self, cpu: int) -> tuple[object, ...] | None:

@@ -226,19 +226,21 @@ class AssistPlugin(NriPlugin):
             return []
         for container in self._containers.values():
             container.exclusive = container.exclusive or not pool.shares(container.pod, container.name)
-        shared = [container for container in self._containers.values() if not container.exclusive]
-        division = divide_pool(pool.shared, _pods(pool, shared), self._kept(pool, shared))
+        shared_containers = [container for container in self._containers.values() if not container.exclusive]
+        division = divide_pool(pool.shared, _pods(pool, shared_containers), self._kept(pool, shared_containers))
         self._shares.update(division)
         self._metrics.show(pool, division)
         everything = PoolShare(pool.shared.nodes, pool.all_cpus, bits.of(pool.shared.node_memory))
-        container_shares = ((container, division[container.pod]) for container in shared if container.pod in division)
+        container_shares = (
+            (container, division[container.pod]) for container in shared_containers if container.pod in division
+        )
         changes = ((container, _update(container, share, everything)) for container, share in container_shares)
         return [(container, update) for container, update in changes if update is not None]
 
-    def _kept(self, pool: KubeletPool, shared: Iterable[RunningContainer]) -> dict[str, PoolShare]:
+    def _kept(self, pool: KubeletPool, shared_containers: Iterable[RunningContainer]) -> dict[str, PoolShare]:
         """Return the previous division; that of containers which an earlier process changed is read from their CPUs."""
         shares = dict(self._shares)
-        for container in shared:
+        for container in shared_containers:
             inside = container.cpus & pool.shared.cpus
             if container.listed and container.pod not in shares and inside and inside != pool.shared.cpus:
                 nodes = bits.of(node for node, cpus in pool.shared.node_cpus.items() if cpus & inside)

@@ -323,8 +323,8 @@ class DecidePlugin(AssistPlugin):
                 uid: {name: bits.union(block.nodes for block in blocks) for name, blocks in containers.items()}
                 for uid, containers in memory.held.items()
             }
-            shared = SharedPool(self._durable.host.machine, cpus.shared, free)
-            self._pool_of = ledger, KubeletPool(shared, "alignup", cpus.held, cpus.pod_held, pinned)
+            shared_pool = SharedPool(self._durable.host.machine, cpus.shared, free)
+            self._pool_of = ledger, KubeletPool(shared_pool, "alignup", cpus.held, cpus.pod_held, pinned)
         return self._pool_of[1]
 
 

@@ -90,8 +90,8 @@ class KubeletPoolReader:
             uid: {name: bits.union(block.nodes for block in blocks) for name, blocks in containers.items()}
             for uid, containers in memory.entries.items()
         }
-        shared = SharedPool(self._machine, cpus, free)
-        return KubeletPool(shared, cpu.policy, cpu.entries, cpu.pod_entries, pinned)
+        shared_pool = SharedPool(self._machine, cpus, free)
+        return KubeletPool(shared_pool, cpu.policy, cpu.entries, cpu.pod_entries, pinned)
 
     def _read_file(self, name: str, parse: Any) -> Any:  # noqa: ANN401 - of either file
         path = self._directory / name

@@ -116,9 +116,9 @@ def _wrong_holders(
             if unknown_ids:
                 devices = name_devices(unknown_ids)
                 yield f"pod {pod} holds {devices} of claim {claim}, which no ResourceSlice of this node has"
-    shared = {device.id for device in ledger.devices if device.shared}
+    shared_ids = {device.id for device in ledger.devices if device.shared}
     for id_, claims in holders.items():
-        if len(claims) > 1 and id_ not in shared:
+        if len(claims) > 1 and id_ not in shared_ids:
             names = " and ".join(f"claim {claim} of pod {pod}" for claim, pod in claims.items())
             yield (
                 f"device {id_} is held by {names}: a claim was deleted while its pod was running, "

@@ -105,13 +105,13 @@ class UnchangedParts:
     def with_allocations(self, pods: Iterable[tuple[Pod, AllocatedPod | None]]) -> list[Pod]:
         """Return *pods* with the resources that the kubelet counts with, if these are known."""
         earlier, self._pods, changed_pods = self._pods, {}, []
-        for pod, allocated in pods:
-            if allocated is not None:
+        for pod, allocated_pod in pods:
+            if allocated_pod is not None:
                 entry = earlier.get(pod.uid)
-                if entry is None or entry[0] is not pod or entry[1] != allocated:
-                    entry = pod, allocated, with_allocation(pod, allocated)
+                if entry is None or entry[0] is not pod or entry[1] != allocated_pod:
+                    entry = pod, allocated_pod, with_allocation(pod, allocated_pod)
                 self._pods[pod.uid] = entry
-            changed_pods.append(pod if allocated is None else self._pods[pod.uid][2])
+            changed_pods.append(pod if allocated_pod is None else self._pods[pod.uid][2])
         return changed_pods
 
     def place(self, sources: Sources) -> PlacedDevices | None:
@@ -158,9 +158,9 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
     if not settled:
         _check_settled(sources, pods, holders)
     files = replace(sources.files, devices=devices.state)
-    allocated = sources.allocated or {}
+    allocated_pods = sources.allocated or {}
     specs = [pod for uid in pods.alive if (pod := _pod(sources, pods, holders, uid)) is not None]
-    pods_to_restore = unchanged.with_allocations((pod, allocated.get(pod.uid)) for pod in specs)
+    pods_to_restore = unchanged.with_allocations((pod, allocated_pods.get(pod.uid)) for pod in specs)
     restored = _restore(host, files, pods_to_restore, settled=settled)
     named_pods = dict(restored.ledger.pods)
     for uid, name in pods.alive.items():
@@ -243,25 +243,25 @@ def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool)
 def _pod(sources: Sources, pods: "LivePods", holders: "Holdings", uid: str) -> Pod | None:
     """Return a live pod; ``None`` if only its holdings are known."""
     server_pod = (sources.pods or {}).get(uid)
-    allocated = (sources.allocated or {}).get(uid)
+    allocated_pod = (sources.allocated or {}).get(uid)
     if server_pod is not None:
         pod = server_pod.pod
         missing = holders.get(uid, {}).keys() - {container.name for container in pod.all_containers}
         if missing:  # only a pod with another spec, under the same uid, could lead here
             raise StateError(f"pod {uid} has no container {', '.join(sorted(missing))}, but the state files do")
         return pod
-    if allocated is None:
+    if allocated_pod is None:
         return None
     namespace, name = pods.alive[uid] or ("", uid)
-    names = dict.fromkeys((*allocated.containers, *holders.get(uid, {})))
+    names = dict.fromkeys((*allocated_pod.containers, *holders.get(uid, {})))
     return Pod(name=name, namespace=namespace, uid=uid, containers=tuple(map(Container, names)))
 
 
-def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
+def with_allocation(pod: Pod, allocated_pod: AllocatedPod) -> Pod:
     """Return *pod* with the resources that the kubelet counts with, which differ from its spec while it is resized."""
 
     def resized(container: Container) -> Container:
-        resources = allocated.containers.get(container.name)
+        resources = allocated_pod.containers.get(container.name)
         return container if resources is None else replace(container, resources=merged(container.resources, resources))
 
     def merged(spec: Resources, resources: Resources) -> Resources:
@@ -271,7 +271,9 @@ def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
         pod,
         init=tuple(map(resized, pod.init)),
         containers=tuple(map(resized, pod.containers)),
-        resources=merged(pod.resources, allocated.resources) if allocated.resources != Resources() else pod.resources,
+        resources=merged(pod.resources, allocated_pod.resources)
+        if allocated_pod.resources != Resources()
+        else pod.resources,
         statuses={},
         resize_infeasible=False,
     )
@@ -575,8 +577,8 @@ def _with_missing_files(files: KubeletFiles, pods: Mapping[str, ListedPod], idle
             cpus[uid] = exclusive
     if files.cpu is None and idle.settings.cpus.policy == CpuPolicy.STATIC:
         in_use = (container_cpus for containers in cpus.values() for container_cpus in containers.values())
-        shared = idle.ledger.cpus.shared & ~bits.union((*in_use, *pod_cpus.values()))
-        state = CpuState(policy=CpuPolicy.STATIC, default=shared, entries=cpus, pod_entries=pod_cpus)
+        shared_cpus = idle.ledger.cpus.shared & ~bits.union((*in_use, *pod_cpus.values()))
+        state = CpuState(policy=CpuPolicy.STATIC, default=shared_cpus, entries=cpus, pod_entries=pod_cpus)
         files = replace(files, cpu=state)
     if files.memory is None and idle.settings.memory_policy == MemoryPolicy.STATIC:
         for uid, pod in pods.items():

@@ -172,8 +172,8 @@ class _Renderer(NamedTuple):
         yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
         shown_devices = self.occupancy.listed(group.devices)
         if len(shown_devices) < len(group.devices):
-            named = set(shown_devices)
-            rest = [clean(device.id) for device in group.devices if device not in named]
+            named_devices = set(shown_devices)
+            rest = [clean(device.id) for device in group.devices if device not in named_devices]
             ends = f"{shorten(rest[0], self.width // 4)} … {shorten(rest[-1], self.width // 4)}" if rest else ""
             yield (Cell(f"{len(rest)}: ", "dim"), Cell(ends))
         for device in shown_devices:

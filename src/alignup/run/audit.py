@@ -212,9 +212,9 @@ def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
         (DriftKind.CPUS, "", "CPUs", record.cpus, [thread.cpus for thread in threads]),
         (DriftKind.MEMORY, "memory on ", "NUMA nodes", memory, [thread.nodes for thread in threads]),
     ):
-        for allowed, count in Counter(mask for mask in masks if intended_mask and mask & ~intended_mask).items():
+        for allowed_mask, count in Counter(mask for mask in masks if intended_mask and mask & ~intended_mask).items():
             subject = f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
-            intended, actual = f"{prefix}{resource} {bits.show(intended_mask)}", f"{resource} {bits.show(allowed)}"
+            intended, actual = f"{prefix}{resource} {bits.show(intended_mask)}", f"{resource} {bits.show(allowed_mask)}"
             yield Drift(record.uid, record.name, kind, subject, intended, actual)
 
 

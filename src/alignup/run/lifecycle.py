@@ -226,18 +226,18 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
     sharing = [record for record in active if not record.exclusive and record.cpus]
     if not sharing:
         return
-    shared = allocator.shared()
-    moved_records = [record._replace(cpus=shared) for record in sharing if record.cpus != shared]
+    shared_cpus = allocator.shared()
+    moved_records = [record._replace(cpus=shared_cpus) for record in sharing if record.cpus != shared_cpus]
     for moved_run in find_run_processes(moved_records):
         try:
             job.registry.put(moved_run.record)
             if moved_run.record.cgroup is not None:
-                cgroup.write(moved_run.record.cgroup, shared, nodes=moved_run.record.memory)
+                cgroup.write(moved_run.record.cgroup, shared_cpus, nodes=moved_run.record.memory)
                 continue
             for pid in moved_run.pids:
-                process.pin(pid, shared)
+                process.pin(pid, shared_cpus)
         except (AlignError, OSError) as error:
-            job.notify(f"{moved_run.record.name} was not moved to CPUs {bits.show(shared)}: {error}")
+            job.notify(f"{moved_run.record.name} was not moved to CPUs {bits.show(shared_cpus)}: {error}")
 
 
 @contextmanager

@@ -51,8 +51,8 @@ class RunClaim(NamedTuple):
     time: int  #: nanoseconds; set by the kernel when the claim was made
 
     def overlaps(self, other: "RunClaim") -> bool:
-        shared = any(ids & other.devices.get(resource, frozenset()) for resource, ids in self.devices.items())
-        return shared or bool(self.cpus & other.cpus)
+        devices_overlap = any(ids & other.devices.get(resource, frozenset()) for resource, ids in self.devices.items())
+        return devices_overlap or bool(self.cpus & other.cpus)
 
 
 class RunClaims:

@@ -281,13 +281,13 @@ def static_routes() -> list[BaseRoute]:
 
     async def serve(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in served:
+        if name not in file_names:
             return ProblemError(404, f"There is no file {name}.").response()
         headers = {**PAGE_HEADERS, "Cache-Control": "no-cache"}
         return Response(static_file(name), media_type=_TYPES[PurePosixPath(name).suffix], headers=headers)
 
     folder = files(__package__) / "static"
-    served = {file.name for file in folder.iterdir() if PurePosixPath(file.name).suffix in _TYPES}
+    file_names = {file.name for file in folder.iterdir() if PurePosixPath(file.name).suffix in _TYPES}
     return [Route("/static/{name}", serve)]
 
 

@@ -33,8 +33,8 @@ def dependencies(release: Release = NEWEST) -> Mapping[str, Sequence[str]]:
     """Return gate → the gates that it requires, in the kubelet's order; nothing requires a gate that is removed."""
     gates = ((name, _in_release(history, release)) for name, history in KUBELET_TABLES["dependencies"].items())
     present = kubelet_gates(release)
-    required = {name: [need for need in entry[0] if need in present] for name, entry in gates if entry}
-    return {name: needs for name, needs in required.items() if needs and name in present}
+    required_gates = {name: [need for need in entry[0] if need in present] for name, entry in gates if entry}
+    return {name: needs for name, needs in required_gates.items() if needs and name in present}
 
 
 def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[Any]:
@@ -44,8 +44,8 @@ def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[
 
 def problems(settings: Mapping[str, bool], release: Release = NEWEST) -> tuple[Problem, ...]:
     """Return the kubelet's errors about the gates *settings* in a file; of several it reports random ones."""
-    if rejected := tuple(unsettable(settings, release)):
-        return rejected
+    if unsettable_gates := tuple(unsettable(settings, release)):
+        return unsettable_gates
     unmet = {
         name: [need for need in needs if not is_enabled(need, settings, release)]
         for name, needs in dependencies(release).items()

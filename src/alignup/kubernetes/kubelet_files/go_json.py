@@ -338,8 +338,8 @@ def _integer(type_: GoType, text: str) -> int | None:
     """Return the number; ``None`` if it is out of range, or has a fraction or an exponent."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
-    allowed = range(-(1 << 63), 1 << 63) if type_.kind is Kind.INT else range(1 << 64)
-    return int(text) if _INTEGER.fullmatch(text) and int(text) in allowed else None
+    valid_range = range(-(1 << 63), 1 << 63) if type_.kind is Kind.INT else range(1 << 64)
+    return int(text) if _INTEGER.fullmatch(text) and int(text) in valid_range else None
 
 
 def encode(type_: GoType, value: Value) -> str:

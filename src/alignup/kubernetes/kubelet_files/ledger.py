@@ -143,9 +143,9 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
     if (exclusive_cpus | state.default) & ~provider.view.all_cpus:
         raise error
     idle = provider.initial_ledger()
-    shared = state.default & idle.shared & ~exclusive_cpus
+    shared_cpus = state.default & idle.shared & ~exclusive_cpus
     lost_cpus = idle.shared & ~state.default & ~exclusive_cpus
-    return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost_cpus)
+    return replace(idle, shared=shared_cpus, held=state.entries, pod_held=pod_held, lost=lost_cpus)
 
 
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[Gap], *, running: bool) -> MemoryLedger:

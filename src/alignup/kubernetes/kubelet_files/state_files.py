@@ -621,9 +621,9 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
 
 def decode_once(parse: Callable[..., T], text: bytes, path: Path, cache: KnownFiles | None) -> T:
     """Return what *parse* makes of a file, or what it was decoded to before, if *cache* has the same text."""
-    decoded = cache.get(path) if cache else None
-    if decoded is not None and decoded[0] == text:
-        state: T = decoded[1]
+    entry = cache.get(path) if cache else None
+    if entry is not None and entry[0] == text:
+        state: T = entry[1]
         return state
     state = parse(text, path=str(path))
     if cache is not None:

@@ -207,7 +207,7 @@ def claim_from(claim: ResourceClaim) -> Claim:
     status, metadata = claim.status, claim.metadata
     allocation = status.allocation
     results = allocation.devices.results if allocation else ()
-    allocated = tuple(
+    allocated_devices = tuple(
         AllocatedDevice(
             result.request, DeviceId(result.driver, result.pool, result.device), admin_access=result.admin_access
         )
@@ -216,7 +216,7 @@ def claim_from(claim: ResourceClaim) -> Claim:
     return replace(
         _claim(metadata, claim.spec),
         uid=metadata.uid,
-        allocated=allocated if allocation else None,
+        allocated=allocated_devices if allocation else None,
         host=_only_host(allocation.node_selector) if allocation else "",
         selector=allocation.node_selector if allocation else None,
         reserved_for=frozenset(consumer.uid for consumer in status.reserved_for if consumer.resource == "pods"),

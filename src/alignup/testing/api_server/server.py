@@ -73,8 +73,8 @@ class ApiServer:
         return self.store.create(resource, document).document
 
     def remove(self, resource: str, name: str, *, namespace: str = "default") -> None:
-        served = self.resources.named(resource)
-        self.store.remove(served, (namespace if served.namespaced else "", name))
+        served_resource = self.resources.named(resource)
+        self.store.remove(served_resource, (namespace if served_resource.namespaced else "", name))
 
     def objects(self, plural: str) -> list[Document]:
         return [stored_object.document for stored_object in self.store.objects(self.resources.named(plural))]
