@@ -187,7 +187,7 @@ class RejectionProblemDocument(ProblemDocument, frozen=True, kw_only=True):
 
 
 def pod_view_document(view: PodView, *, document: DecisionDocument | None = None) -> PodViewDocument:
-    """Return the view of a pod; *document*: that of its decision, if there is one already."""
+    """Return the view of a pod; *document*: the document of its decision, if there is one already."""
     pod, decision = view.pod, view.decision
     if document is None:
         placements = list(map(placement_document, decision.placements))

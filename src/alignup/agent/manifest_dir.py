@@ -76,7 +76,7 @@ class ManifestDir:
         return DirScan(tuple(self._unique_pods(problems)), frozenset(unknown_files), notes=self._new(problems))
 
     def _read(self, path: str, signature: Signature) -> "_File":
-        """Read a file; if that fails, its pods stay as they were."""
+        """Read a file; the pods of an unreadable file stay as they were."""
         derived: set[str] = set()
 
         def accept(pod: Pod) -> Pod:

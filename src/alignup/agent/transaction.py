@@ -225,7 +225,7 @@ class Transaction:
         self.retry_waiting()
 
     def plugin_stopped(self, resource: str, *, gone: bool = False) -> None:
-        """Stop allocating the devices of a plugin, and remove them if it is *gone*; pods keep those they hold."""
+        """Stop allocating the devices of a plugin, and remove them if the plugin is *gone*; pods keep their devices."""
         devices = self._host.ledger.devices
         if resource in devices.inventories:
             self._update_devices(resource, devices.give_up(resource) if gone else devices.stop(resource))
@@ -288,7 +288,7 @@ class Transaction:
         return not pending_admission.lacks_healthy_devices(self._host, record.pod)
 
     def _change_waiting(self) -> WaitingPods:
-        """Return the wait queue to change it; that of the state before stays as it is."""
+        """Return the wait queue to change it; the wait queue of the state before stays as it is."""
         if self._waiting is self._before.waiting:
             self._waiting = self._waiting.copy()
         self._changed = True
@@ -393,7 +393,7 @@ class Transaction:
         return AdmissionResult(admission.decision, None)
 
     def _update_devices(self, resource: str, devices: DeviceLedger) -> None:
-        """Replace the devices; only those that pods hold must be durable: plugins list theirs again after a crash."""
+        """Replace the devices. Only devices of pods must be durable: plugins list all devices again after a crash."""
         old_facts = pending_admission.persistent_facts(self._host, resource)
         self._host.ledger = replace(self._host.ledger, devices=devices)
         self._changed = True

@@ -58,7 +58,7 @@ _TOO_MANY = UnmetDemand("the pod", "anywhere: there are too many possible choice
 
 
 def is_enforced(decision: Decision, demand: DemandedPolicy) -> bool:
-    """Return whether the policy that decided is as strict, so that nothing is admitted that *demand* forbids."""
+    """Return whether the policy that decided is as strict as *demand*: it admits nothing that *demand* forbids."""
     if demand.policy in (Policy.NONE, Policy.BEST_EFFORT):
         return True
     as_strict = _STRICTNESS.index(decision.policy) >= _STRICTNESS.index(demand.policy)

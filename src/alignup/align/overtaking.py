@@ -144,7 +144,7 @@ def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]
 
 
 def _usable_nodes(host: Host, ledger: Ledger, pod: Pod) -> NodeSet:
-    """Return the NUMA nodes *pod* could use; with one node for all, those with the devices it requests."""
+    """Return the NUMA nodes *pod* could use; with one node for all, the nodes with the devices that it requests."""
     policy, scope = effective_policy(pod, host.rules)
     nodes = host.view.all_nodes
     if policy is not Policy.SINGLE_NUMA_NODE or (scope is not Scope.POD and len(pod.all_containers) > 1):

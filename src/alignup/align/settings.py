@@ -41,7 +41,7 @@ FEATURE_GATES = NEWEST.gates  #: the gates that affect alignment
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """The feature gates of a kubelet of one release; those that are not changed have its defaults."""
+    """The feature gates of a kubelet of one release; unchanged gates have the defaults of the release."""
 
     changed: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     release: Release = NEWEST

@@ -51,7 +51,7 @@ class AskedPod(NamedTuple):
 
     @property
     def admitted(self) -> bool:
-        """Whether a node that is considered admits it, and all pods of its object fit together."""
+        """Whether a node that is considered admits the pod, and all pods of the same object fit together."""
         return self.answers.count(NodeAnswerKind.ADMITS) > 0 and (self.workload is None or self.workload.fits)
 
 

@@ -266,7 +266,7 @@ def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInpu
 
 
 def parse_plugin_rules(texts: Sequence[str]) -> dict[str, PluginRule]:
-    """Parse ``RESOURCE=RULE``; of two for one resource, the later one counts."""
+    """Parse ``RESOURCE=RULE``; of two rules for one resource, the later rule counts."""
     rules = {}
     for text in texts:
         resource, equals, rule = text.partition("=")

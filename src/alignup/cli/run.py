@@ -44,7 +44,7 @@ _FOREVER = "forever"
 
 
 class RunCommand(click.Command):
-    """A command whose failures have an exit code that differs from those of the command it runs."""
+    """A command whose failures have another exit code than the command that it runs."""
 
     allow_interspersed_args = False
 

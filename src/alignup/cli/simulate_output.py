@@ -546,7 +546,7 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
 
 
 def resolve_group(host: HostOptions, group: GroupDocument, source: ObjectReader) -> HostGroup:
-    """Return *group* of a file with its machine and settings; without a configuration it has that of *host*."""
+    """Return *group* of a file with its machine and settings; a group without a configuration has the one of *host*."""
     config = Path(group.config) if group.config else host.config
     version = group.kubernetes_version or host.kubernetes_version
     changes = (*host.changes, *group.changes)

@@ -286,7 +286,7 @@ class Explanation(NamedTuple):
 def explain(
     host: Host, workload: Workload, *, seconds: float, lenient: bool = False, claims: "HostClaims | None" = None
 ) -> Explanation:
-    """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
+    """Decide on one replica of *workload*; for a rejected replica, search up to *seconds* for changes that admit it."""
     with inputs.input_errors(Place.at(workload.source)):
         if claims is not None and not workload.host:
             workload = replace(workload, pod=claims.objects.with_class_resources(workload.pod))

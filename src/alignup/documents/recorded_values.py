@@ -245,7 +245,7 @@ class ValueReader:
         self._numbered: dict[int, Any] = {}
 
     def read(self, value: Any) -> Any:  # noqa: ANN401 - everything that is written
-        """Return a value; ``ParseError`` if it is not one that can be written."""
+        """Return a value; ``ParseError`` for a value that cannot be written."""
         try:
             return self._read(value)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:

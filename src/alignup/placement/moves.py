@@ -655,7 +655,7 @@ def _before_arrival(room: _Room, inner: _Room, running: RunningPod, evictions: S
 
 
 def _split(steps: Sequence[PlanStep], host: str) -> tuple[list[PlanStep], list[PlanStep]]:
-    """Split off the arrivals on the host that is made room on: they were decided after all that leaves it."""
+    """Split off the arrivals on the host that gets room: arrivals were decided after all pods that leave the host."""
     later = [step for step in steps if not step.evicts and step.host == host]
     return [step for step in steps if step.evicts or step.host != host], later
 

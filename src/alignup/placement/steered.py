@@ -80,7 +80,7 @@ def choose_node(
 
 
 def _ranked(options: Mapping[NodeSet, Verdict], order: NumaOrder) -> Iterable[tuple[int, int, int, NodeSet]]:
-    """Yield each option with its rank before it; the lowest is best."""
+    """Yield the rank of each option, and the option; the lowest rank is best."""
     scores = {nodes: verdict.score for nodes, verdict in options.items() if verdict.score is not None}
     if order is NumaOrder.SPREAD:
         return [(-score.cpus_beside, -score.devices_beside, 0, nodes) for nodes, score in scores.items()]
@@ -111,7 +111,7 @@ def marker_nodes(ledger: Ledger) -> NodeSet:
 
 
 def withdraw_markers(ledger: Ledger, nodes: NodeSet) -> Ledger:
-    """Return *ledger* as it is while markers are on *nodes* only; those that pods hold are withdrawn, too."""
+    """Return *ledger* as it is while markers are on *nodes* only; markers that pods hold are withdrawn, too."""
     inventory = ledger.devices.inventories.get(MARKER)
     if nodes == ANYWHERE or inventory is None:
         return ledger

@@ -146,7 +146,7 @@ def _shortfall_text(short: Shortfall) -> str:
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict of a host that can be in several states: it admits the pod only if it does in all of them."""
+    """Return the verdict of a host that can be in several states: it admits the pod only if it does in every state."""
     distinct = list(verdicts)
     kinds = {verdict.kind for verdict in distinct}
     if len(kinds) == 1:

@@ -85,7 +85,7 @@ class RunClaims:
         return self._directories[0] if self._directories else None
 
     def read(self) -> tuple[RunClaim, ...]:
-        """Return the claims of runs that are alive, and remove files of others that this user may remove."""
+        """Return the claims of runs that are alive; remove the files of other runs, where this user may."""
         return tuple(claim for directory in self._directories for claim in _read_directory(directory))
 
     def make(self, run: str, *, cpus: CpuSet, devices: Mapping[str, frozenset[str]], ignore: bool = False) -> bool:

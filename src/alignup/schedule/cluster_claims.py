@@ -83,7 +83,7 @@ class ClusterClaims(KnownClaims):
         _log.warning(event, **details)
 
     async def wait_settled(self) -> None:
-        """Wait until everything was listed, or it is clear that it cannot be."""
+        """Wait until everything is listed, or until it is clear that something cannot be listed."""
         for informer in self._informers:
             await informer.wait_tried()
             if self.problem:

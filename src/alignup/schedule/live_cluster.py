@@ -385,7 +385,7 @@ class LiveCluster:
         return decoded_pod
 
     def _read_bound(self, pod: ApiPod, uid: str) -> Pod:
-        """Read a bound pod; without its requests if it has ended, or if the report of its node has what it holds."""
+        """Read a bound pod; without its requests if the pod has ended, or if a report of its node has them."""
         record = self.cluster.record(pod.spec.node_name)
         if (record is not None and uid in record.ledger.pods) or api_pod_stage(pod) is PodStage.ENDED:
             return plain_pod(pod, uid=uid)

@@ -101,7 +101,7 @@ class ObjectEvents:
         return len(self._waiting)
 
     def forget(self, uid: str) -> None:
-        """Drop the events of a pod that is gone or released, also one that is not written yet."""
+        """Drop the events of a pod that is gone or released, also an event that is not written yet."""
         self._waiting.pop(uid, None)
         self._written.pop(uid, None)
 

@@ -326,7 +326,7 @@ class ClusterPages:
         return await asyncio.to_thread(build)
 
     async def pods(self, request: Request) -> Response:
-        """List the pods: failed ones first, and those of one owner together unless they are searched for."""
+        """List the pods: failed pods first, and the pods of one owner together unless a text is searched for."""
         text = request.query_params.get("q", "")[:253]
         namespace = request.query_params.get("namespace", "")[:63]
         namespaces: set[str] = set()

@@ -248,7 +248,7 @@ class PlanController:
         return self._select_facts(plan, facts)
 
     def _select_facts(self, plan: Plan, facts: PlanFacts) -> events.PlanFactsRead:
-        """Return what concerns the pods of a plan, and those that are disrupted with them."""
+        """Return what concerns the pods of a plan, and the pods that are disrupted together with these."""
         uids = {step.pod.uid for step in plan.spec.steps} | {step.pod for step in plan.status.steps if step.pod}
         uids |= {step.placed for step in self._progress(plan) if step.placed}
         planned = [pod for pod in facts.pods if pod.metadata.uid in uids]

@@ -81,7 +81,7 @@ class DecisionRecorder:
         self._asked.clear()
 
     def write(self, now: float, event: Event, instructions: Sequence[Instruction]) -> None:
-        """Write an event that was handled, and what it leads to."""
+        """Write an event that was handled, and the instructions that follow from the event."""
         self._listening = False
         if self._file is None:
             return

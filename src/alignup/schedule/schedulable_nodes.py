@@ -58,7 +58,7 @@ class NodeFilter:
         return node is not None and not self.excludes(node, spec)
 
     def excludes(self, node: ApiNode, spec: ApiPodSpec) -> Sequence[str]:
-        """Return why schedulers do not consider a node; it is alone in it if that fails."""
+        """Return why schedulers do not consider a node; a failure concerns this node only."""
         try:
             return exclusions(node, spec)
         except Exception as error:  # noqa: BLE001 - whatever one node raises, others are considered

@@ -104,7 +104,7 @@ class EqualPodsIndex:
         self._eligible: dict[Hashable, Mapping[str, int]] = {}
 
     def restrict(self, pods: EqualPods, hosts: Iterable[str]) -> EqualPods:
-        """Return the class of those pods of a class that may run on these hosts only."""
+        """Return the class of the pods of a class that may run on these hosts only."""
         names = tuple(hosts)
         key = (pods, names)
         if key not in self._restricted:

@@ -259,7 +259,7 @@ class HostClaims(NamedTuple):
     matches: Matches
 
     def states(self, pod: Pod, host: Host) -> tuple[ClaimState, ...]:
-        """Return the claims of *pod* with their allocated devices, or with those that they can get."""
+        """Return the claims of *pod* with their allocated devices, or with the devices that they can get."""
         by_id = {device.id: device for device in self.devices}
         states = []
         for name, claim in self.objects.claims_of(pod, capacity=host.ledger.devices.allocatable(pod.uid)):

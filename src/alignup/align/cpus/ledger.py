@@ -122,7 +122,7 @@ class CpuLedger:
         )
 
     def forget(self, uid: str) -> Self:
-        """Release all CPUs of a pod, also those that no container of it has."""
+        """Release all CPUs of a pod, also CPUs that none of its containers has."""
         ledger = self.take_back_all(uid)
         if uid not in ledger.pod_held:
             return ledger

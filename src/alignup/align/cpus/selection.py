@@ -170,7 +170,7 @@ class PackedSelection:
         return selection
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
-        """Take whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
+        """Take whole caches that fit, then the complete rest inside one more cache, or nothing of the rest."""
         order = [
             cache
             for node in self.nodes(free)

@@ -154,7 +154,7 @@ def _near(locality: Locality, a: str, b: str, farthest: Level) -> bool | None:
 
 
 def _check_levels(locality: Locality, devices: Sequence[_Device], farthest: Level) -> Iterator[DemandAnswer]:
-    """Yield what is wrong: with two devices of one kind, or with one that has no other kind near it."""
+    """Yield what is wrong: with two devices of one kind, or with a device that has no other kind near it."""
     common = _COMMON[farthest]
     kinds = dict.fromkeys(device.kind for device in devices)
     if len(kinds) == 1:

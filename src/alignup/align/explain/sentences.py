@@ -363,7 +363,7 @@ def _runners_up(step: MergeStep) -> str:
 
 
 def _second_best(step: MergeStep) -> str:
-    """Return why the chosen set is not one that every resource prefers."""
+    """Return why the chosen set is not a set that every resource prefers."""
     needed = "1 node" if step.width == 1 else f"{step.width} nodes"
     if step.rule is MergeRule.EQUALLY_FIT:
         return "numa-allocation-strategy chose it among equally fit sets"

@@ -367,7 +367,7 @@ def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[S
 
 
 def _share(loss: Slack, slack: Slack) -> float:
-    """Return the share of *slack* that *loss* takes, averaged over its kinds; infinite if it takes too much of one."""
+    """Return the share of *slack* that *loss* takes, averaged over its kinds; infinite if a kind has too little."""
     total = 0.0
     for lost, available in zip(loss, slack, strict=True):
         if lost > available:

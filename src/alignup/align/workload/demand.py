@@ -30,7 +30,7 @@ class FitRequest(NamedTuple):
 
 
 def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) -> dict[str, Amount]:
-    """Return the most that the containers of *pod* need at any time, for every resource that one of them names."""
+    """Return the most that the containers of *pod* need at any time, for every resource that a container names."""
     if len(pod.containers) == 1 and not pod.init:
         return dict(amounts(pod.containers[0]))
     together: dict[str, Amount] = {}

@@ -69,7 +69,7 @@ def accept(
 
 
 def evaluated_by(pod: Pod, release: Release) -> Pod:
-    """Return *pod* with its amounts as this release evaluates them; :class:`PodError` if it cannot read one."""
+    """Return *pod* with its amounts as this release evaluates them; :class:`PodError` for an amount it cannot read."""
     if not pod.depends_on_release:
         return pod
     try:

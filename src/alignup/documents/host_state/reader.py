@@ -225,7 +225,7 @@ class HostStateReader:
         )
 
     def _share(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return a part of a pod that others may have, too."""
+        """Return a part of a pod that other pods may have, too."""
         part: _T | None = self._parts.get(key)
         if part is None:
             if len(self._parts) >= MAX_SHARED:

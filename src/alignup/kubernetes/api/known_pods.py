@@ -17,7 +17,7 @@ _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPod:
-    """A pod of the API server; its uid is the one that the kubelet uses."""
+    """A pod of the API server, with the uid that the kubelet uses."""
 
     pod: Pod
     stage: PodStage

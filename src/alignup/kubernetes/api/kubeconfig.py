@@ -168,7 +168,7 @@ class Kubeconfig:
 
 
 def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
-    """Merge these files; as in kubectl, of several those that do not exist are skipped."""
+    """Merge these files. As in kubectl, missing files are skipped if there are several."""
     paths = list(paths)
     config = Kubeconfig()
     for path in paths:

@@ -110,7 +110,7 @@ class LeaderElection:
         return True
 
     async def _write(self, lease: Lease, spec: dict[str, object]) -> Lease:
-        """Change the lease, unless it was changed since it was read."""
+        """Change the lease, unless another process has changed it since it was read."""
         metadata = {"resourceVersion": lease.metadata.resource_version}
         return await self._client.patch(self._ref, {"metadata": metadata, "spec": spec})
 

@@ -142,7 +142,7 @@ async def _running(informer: Informer[Any], ready: Coroutine[Any, Any, None]) ->
 
 
 def check_boot_id(node: ApiNode, host_root: Path) -> None:
-    """``StateError`` if the Node object is that of another machine, or of this one before it was booted."""
+    """``StateError`` if the Node object describes another machine, or this machine before its last boot."""
     text = atomic_files.read(host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
     expected, actual = node.status.node_info.boot_id, text.decode("ascii", "replace").strip() if text else ""
     if expected and actual and expected != actual:

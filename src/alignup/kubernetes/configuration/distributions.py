@@ -94,7 +94,7 @@ class NodeFile:
         self.defaults += [f"{name}.{key} {value}" for key, value in values.items() if key not in (current or {})]
 
     def take(self, reader: ObjectReader, names: Mapping[str, str]) -> None:
-        """Take the fields of *reader* that *names* has; others are noted."""
+        """Take the fields of *reader* that *names* has; other fields are noted."""
         for path, name in names.items():
             outer, _, inner = path.rpartition(".")
             source = reader.child(outer) if outer else reader

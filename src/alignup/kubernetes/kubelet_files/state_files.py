@@ -100,7 +100,7 @@ class StateFileFormat:
         return replace(wrapped, fields=self.older[-1].struct.fields + wrapped.fields)
 
     def older_versions(self, gates: FeatureGates) -> tuple[OlderVersion, ...]:
-        """Return the older versions that a kubelet reads, newest first; one that does not wrap writes the first."""
+        """Return the older versions that a kubelet reads, newest first; without a wrapper, the first is written."""
         with_pods = gates.release.stores_pods_as_whole and gates.on(PODS_GATE)
         return self.older if gates.release.wraps_state_files or with_pods else self.older[-1:]
 

@@ -104,7 +104,7 @@ class ActivePlan:
         return None
 
     def keeps_out(self, node: str, pod: Pod, *, after: Sequence[Pod] = ()) -> bool:
-        """Return whether a pod must not get a place on *node*, beside others of its gang that come before it."""
+        """Return whether a pod must not get a place on *node*, beside pods of its gang that come before this pod."""
         plan = self._plan
         if plan is None:
             return False

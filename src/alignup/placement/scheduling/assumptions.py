@@ -60,7 +60,7 @@ class Assumptions:
         return self._facts.verdict_without_report(pod, node)
 
     def rank(self, pod: Pod, nodes: Collection[str], *, limit: int | None = None) -> list[RankedHost]:
-        """Return those of *nodes* that admit *pod*, best first, those without a report last."""
+        """Return the nodes of *nodes* that admit *pod*, best first, and nodes without a report last."""
         ranked = self._cluster.rank(pod, nodes, limit=limit)
         others = [node for node in self._facts.approximate_nodes if node in nodes]
         verdicts = ((node, self._facts.verdict_without_report(pod, node)) for node in others)
@@ -91,7 +91,7 @@ class Assumptions:
         return verdict
 
     def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
-        """Count on *pod* on any of *nodes*, and return those that admit it; see :meth:`assume`."""
+        """Count on *pod* on any of *nodes*, and return the nodes that admit the pod; see :meth:`assume`."""
         if len(nodes) == 1:
             return tuple(node for node in nodes if self.assume(pod, node).admits)
         admitting = tuple(node for node in nodes if self._cluster.assume(pod, node, or_elsewhere=True).admits)

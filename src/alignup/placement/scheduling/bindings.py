@@ -112,12 +112,12 @@ class Bindings:
         self._queue(binding)
 
     def gang_changed(self, key: GroupKey) -> None:
-        """Try bindings again that wait for others of their gang."""
+        """Try bindings again that wait for other bindings of their gang."""
         for binding in self._waiting.pop(key, ()):
             self._queue(binding)
 
     def check(self) -> None:
-        """Refuse bindings that have waited too long for others of their gang."""
+        """Refuse bindings that have waited too long for other bindings of their gang."""
         for key, bindings in tuple(self._waiting.items()):
             for binding in [binding for binding in bindings if binding.deadline <= self._turn.now]:
                 bindings.remove(binding)
@@ -174,7 +174,7 @@ class Bindings:
         self.give_up(binding.request)
 
     def give_up(self, request: int) -> None:
-        """Answer a request that could not be handled, nor undone, so that nothing waits for it."""
+        """Answer a request that could be neither handled nor undone, so that nothing waits for the request."""
         binding = self._bindings.pop(request, None)
         answers = [instruction for instruction in self._turn.instructions if isinstance(instruction, AnswerBinding)]
         if all(answer.request != request for answer in answers):

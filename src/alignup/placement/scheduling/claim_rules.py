@@ -164,7 +164,7 @@ class ClaimSuitability:
         return any(is_suitable(explain(pod, node, verdict)) for verdict in options.values())
 
     def suitable(self, pod: Pod, nodes: Iterable[str]) -> frozenset[str]:
-        """Return those of *nodes* that suit *pod* and may admit it."""
+        """Return the nodes of *nodes* that suit *pod* and may admit the pod."""
         verdicts = self._cluster.verdicts(pod, nodes).items()
         possible = [node for node, verdict in verdicts if verdict.kind is not VerdictKind.REJECTS]
         return frozenset(node for node in possible if self.suits(pod, node))

@@ -77,7 +77,7 @@ class GangPlacement:
         return self._assume_gang(gang, chosen_bindings, beside)
 
     def _note_kept_nodes(self, member: PodFacts, order: WaitingOrder) -> None:
-        """Note the nodes that would admit a pod of a gang that waits, were they not kept."""
+        """Note the kept nodes that would otherwise admit a pod of a gang that waits."""
         for name in self._kept_nodes.names:
             if (
                 self._facts.allows(member, name)

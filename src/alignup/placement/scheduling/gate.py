@@ -401,7 +401,7 @@ class Gate:
             return ()
 
     def _candidates(self, waiting: PodFacts, pod_class: PodClass) -> Iterator[str]:
-        """Yield the nodes that may be chosen, the best first, and after them those that the pod should avoid."""
+        """Yield the nodes that may be chosen, the best first, and then the nodes that the pod should avoid."""
         avoided = self._avoided.of(waiting, now=self._turn.now)
         last: list[str] = []
         for name in self.queue.candidates(pod_class, self._rank):
@@ -665,7 +665,7 @@ class Gate:
         self._turn.emit(WriteEvent(release.uid, reason_codes.NOT_SCHEDULED, message), *map(EvictPod, evicted_uids))
 
     def explain_next(self) -> None:
-        """Say of the pods of one class why no node admits them, and of gangs that pods of them are missing."""
+        """Say why no node admits the pods of one class, and which gangs lack pods."""
         now = self._turn.now
         for key in [key for key, due in self.incomplete.items() if due <= now]:
             self.incomplete[key] = float("inf")

@@ -142,10 +142,10 @@ class KeptNodes:
         return list({facts.group or facts.uid: facts for facts in reversed(late)}.values())[::-1]
 
     def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
-        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
+        """Return whether *node* is kept for a pod that comes before *pod*, and that would not fit beside *pod*.
 
-        Or it is kept for the active plan. *after*: other pods of a gang that would be there, too; one may stand for
-        several that are alike.
+        Or the node is kept for the active plan. *after*: other pods of a gang that would be on the node, too; one pod
+        may stand for several equal pods.
         """
         if self.plan.name and self.plan.keeps_out(node, pod, after=after):
             return True
@@ -224,7 +224,7 @@ class KeptNodes:
             kept_node.later.pop(uid, None)
 
     def kept_out(self, node: str, pod: Pod) -> None:
-        """Note that a pod waits that *node* would admit, were it not kept."""
+        """Note that a pod waits that *node* would admit if the node were not kept."""
         kept_node = self._kept.get(node)
         if kept_node is not None and pod.namespace != kept_node.holder.namespace:
             kept_node.holder.delayed.add(pod.uid)

@@ -74,7 +74,7 @@ class NodeOffers:
             self._turn.emit(AnswerNodes(problem=f"alignup cannot read the pod: {error}"))
 
     def scores(self, pod: Pod, nodes: Collection[str]) -> dict[str, float]:
-        """Return how well a pod would be placed on those of *nodes* that admit it."""
+        """Return how well a pod would be placed on the nodes of *nodes* that admit the pod."""
         verdicts = self._verdicts(pod, nodes).items() if needs_alignment(pod) else ()
         totals = {node: verdict.score.total for node, verdict in verdicts if verdict.admits and verdict.score}
         if pod.uses_claims:

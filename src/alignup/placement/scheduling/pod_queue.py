@@ -32,7 +32,7 @@ _List = tuple[str, bool]  #: namespace, and whether it is that of blocked classe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGang(PodFacts):
-    """The pods of a group that wait, as one entry of the queue; the other fields are those of the first of them."""
+    """The pods of a group that wait, as one entry of the queue; the other fields are fields of the first pod."""
 
     key: GroupKey
     members: tuple[PodFacts, ...]
@@ -316,7 +316,7 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
     # Nodes
 
     def nodes_changed(self, names: Iterable[str], *, taken: bool = False) -> None:
-        """Rank these nodes again; unless something was *taken* from them, they may admit blocked classes now."""
+        """Rank these nodes again; unless pods have *taken* resources there, the nodes may admit blocked classes now."""
         nodes = self._facts.nodes
         for name in names:
             if name in nodes:

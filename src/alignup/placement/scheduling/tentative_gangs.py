@@ -175,7 +175,7 @@ class TentativeGangs:
         self.check()
 
     def check(self) -> None:
-        """Give back the places of gangs that are not bound, and keep those of gangs that others have begun to bind."""
+        """Give back places of gangs that are not bound; keep places of gangs that others have begun to bind."""
         self.expire()
         now = self._turn.now
         self._refused = {key: refusal for key, refusal in self._refused.items() if now < refusal.until}
@@ -247,7 +247,7 @@ class TentativeGangs:
         return place
 
     def fits(self, asked_pod: PodFacts) -> bool:
-        """Return whether a pod that waits could be placed now with the others of its group, if it is in one."""
+        """Return whether a waiting pod could be placed now, together with the other pods of its group, if any."""
         key = asked_pod.group
         if key is None:
             return True

@@ -88,7 +88,7 @@ class WakeUps:
         self._waiting.put(waiting.facts.uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
 
     def seen(self, facts: PodFacts) -> None:
-        """Let a pod wait that its scheduler found no node for; perhaps another process refused it."""
+        """Let a pod wait for which its scheduler found no node; perhaps another process refused the pod."""
         uid = facts.uid
         if self.adopts and uid not in self._waiting and uid not in self._adopted and needs_alignment(facts.pod):
             self._adopted.add(uid)
@@ -102,7 +102,7 @@ class WakeUps:
             self.hosts_changed(nodes)  # they may have room now
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that waits no longer: it is bound, or gone."""
+        """Forget a pod that waits no longer, since it is bound or gone."""
         self._adopted.discard(uid)
         if self._waiting.remove(uid) and not self._waiting:
             self._nodes = ((), frozenset())
@@ -178,7 +178,7 @@ class WakeUps:
         return False
 
     def _wake_all(self, waiting: RefusedPod, node: str) -> bool:
-        """Wake a pod, and with it its gang if all of it fits; return whether it does."""
+        """Wake a pod, and its gang if the whole gang fits; return whether it does."""
         if not self._gangs.fits(waiting.facts):
             return False
         uids = self._gangs.others_waiting(waiting.facts)

@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class MissedPods:
-    """The pods that a leader misses; *schedulers* are those that pods are released to."""
+    """The pods that a leader misses; pods are released to *schedulers*."""
 
     def __init__(
         self, client: ApiClient, live: LiveCluster, metrics: GateMetrics, *, schedulers: frozenset[str]

@@ -135,7 +135,7 @@ def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
 
 
 def _checked(call: ApiCall, document: object) -> Document:
-    """Return the document with its type and namespace; a problem if it has others."""
+    """Return the document with its type and namespace; a problem if the document has another type or namespace."""
     resource, namespace = call.resource, call.namespace
     if not isinstance(document, dict) or not isinstance(document.get("metadata", {}), dict):
         raise StatusProblem(400, "the body of the request is not an object")
