@@ -306,7 +306,7 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
 def read_changes(
     host: Host, pod: Pod, amounts: Sequence[RequestChange], fields: Mapping[str, str]
 ) -> tuple[tuple[Change, ...], tuple[str, ...]]:
-    """Return the changes that the fields of the form ask for, and the problems of those that cannot be read."""
+    """Return the changes that the fields of the form ask for, and the problems of fields that cannot be read."""
     requested_changes: list[Change] = []
     problems: list[str] = []
     policy, scope = effective_policy(pod, host.rules)

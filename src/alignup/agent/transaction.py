@@ -235,7 +235,7 @@ class Transaction:
         self._emit(EventKind.GONE if gone else EventKind.STOPPED, detail=f"{resource}: the device plugin {change}")
 
     def retry_waiting(self) -> None:
-        """Admit the waiting pods that fit now, in order; behind one that must not be overtaken, try only a few."""
+        """Admit the waiting pods that fit now, in order; behind a pod that must not be overtaken, try only a few."""
         if not self._admits_waiting:
             return
         misfits: set[str] = set()  # request keys that do not fit the current ledger

@@ -83,7 +83,7 @@ def reject_unfit(failure: fit.FitFailure) -> Rejection:
 
 
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
-    """Return the policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
+    """Return the policy and scope for *pod*, from the host, or from the annotations of the pod if they are allowed."""
     topology = rules.topology
     return annotated_policy(pod, topology) if rules.pod_policy_annotations else (topology.policy, topology.scope)
 

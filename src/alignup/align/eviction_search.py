@@ -323,7 +323,7 @@ def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, No
 
 
 def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
-    """Yield the resource, nodes and health of each device; one that is gone has no nodes."""
+    """Yield the resource, nodes and health of each device; a device that is gone has no nodes."""
     for resource in resources:
         inventory = ledger.inventories.get(resource)
         devices_by_id = {device.id: device for device in inventory.devices} if inventory else {}

@@ -21,7 +21,7 @@ _MISSING: Any = object()
 
 
 def with_item(mapping: Mapping[Key, Value], key: Key, value: Value) -> "dict[Key, Value] | LayeredMap[Key, Value]":
-    """Return *mapping* with one more entry, which is the last, or with another value for a key that it has."""
+    """Return *mapping* with one more entry at its end, or with another value for a key that *mapping* has."""
     if len(mapping) < MAX_PLAIN:
         return {**mapping, key: value}
     return LayeredMap.of(mapping).with_item(key, value)

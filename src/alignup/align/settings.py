@@ -54,7 +54,7 @@ class FeatureGates:
                 raise SettingsError(f"cannot set feature gate {name} to {value}, feature is locked to {default}")
 
     def on(self, name: str) -> bool:
-        """Return whether gate *name* is on; one that the release does not know is off.
+        """Return whether gate *name* is on; a gate that the release does not know is off.
 
         ``KeyError`` if it is neither set nor in ``FEATURE_GATES``.
         """

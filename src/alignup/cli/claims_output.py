@@ -22,7 +22,7 @@ _MAX_ATTRIBUTES = 4  #: attributes of a device that are listed
 
 
 def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
-    """Return the claims, classes and slices of *loaded*, whose slices are those of one node."""
+    """Return the claims, classes and slices of *loaded*, whose slices belong to one node."""
     with inputs.input_errors(NOWHERE, advice=_GIVE_OBJECTS):
         claim_objects = read_objects(loaded.claims)
     hosts = sorted({slice_.host for slice_ in claim_objects.slices if slice_.host})

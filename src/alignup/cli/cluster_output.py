@@ -283,7 +283,7 @@ def _amounts(amounts: Amounts) -> str:
 
 
 def answers_document(questions: Sequence[AskedPod], release: Release | None = None) -> dict[str, Any]:
-    """Return the answers; *release* is one that is not known as a whole."""
+    """Return the answers; *release*: a release that is not known as a whole."""
     knowledge = release.date_document() if release else {}
     return {"version": VERSION, **knowledge, "answers": [_answer_document(question) for question in questions]}
 

@@ -70,7 +70,7 @@ def answer_plans(question: PlanQuestion, options: PlanOptions) -> PlanAnswer:
 
 
 def plan_all(question: PlanQuestion, options: PlanOptions) -> Iterator[PlannedRequest]:
-    """Plan for each pod with its gang, for all pods of each workload, and for those that wait together."""
+    """Plan for each pod with its gang, for all pods of each workload, and for pods that wait together."""
     view, facts = question.view, question.facts
     for name, together in question.waiting:
         yield _plan(view, facts, name, together, options)

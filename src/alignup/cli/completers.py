@@ -60,7 +60,7 @@ def complete_parts(names: Callable[[], Iterable[str]]) -> Completer:
 
 
 def complete_overrides(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Return fields of a KubeletConfiguration, and the values of those that have few."""
+    """Return fields of a KubeletConfiguration, and the values of fields that have few."""
     from alignup.kubernetes.configuration.fields import Configuration  # noqa: PLC0415 - only for shells
 
     field, equals, _ = incomplete.partition("=")

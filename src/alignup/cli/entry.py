@@ -58,7 +58,7 @@ def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
 
 
 def _describe(error: Exception, arguments: Sequence[str]) -> Exception:
-    """Return *error* as an error in the input, or a missing library, if it is one."""
+    """Return *error* as an error in the input, or as a missing library, if it is either."""
     if isinstance(error, ImportError):
         from alignup.cli.installation import describe_import_error  # noqa: PLC0415 - only for errors
 

@@ -154,7 +154,7 @@ command.add_command(record)
 
 
 def _print_release(version: str, *, kubelet: bool) -> None:
-    """Say that the kubelet's view does not depend on its release; an error if *version* is not one of Kubernetes."""
+    """Say that the kubelet's view does not depend on its release; an error if Kubernetes has no release *version*."""
     if not kubelet:
         raise click.UsageError("--kubernetes-version is the release of the kubelet: add --kubelet")
     with _input_errors("Give a release, such as 1.35 or v1.35.8.", Place("--kubernetes-version")):

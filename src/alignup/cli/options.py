@@ -1,4 +1,4 @@
-"""Options of commands, declared as fields of dataclasses, and those that several commands share."""
+"""Options of commands, declared as fields of dataclasses, and the options that several commands share."""
 # ruff: noqa: ANN401 - options are declared by calls that return fields of any type
 
 import functools

@@ -230,7 +230,7 @@ class PodEntry(NamedTuple):
     claims: Mapping[str, Mapping[str, tuple[DeviceId, ...]]] = _NOTHING  #: container → namespace/name → devices
 
     def owner(self, container: str | None = None) -> str:
-        """Return the name of the pod, or of one of its containers, for messages."""
+        """Return the name of the pod, or the name of one of its containers, for messages."""
         pod = self.admitted.pod
         name = f"{pod.namespace}/{pod.name}"
         return name if container is None else f"{name} (container {container})"

@@ -88,7 +88,7 @@ def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> It
 
 
 def number_groups(groups: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
-    """Map each CPU to the number of its group: the group's own if it has a unique one, else the first unused."""
+    """Map each CPU to the number of its group: the group's own number if it is unique, else the first unused one."""
     numbers: dict[int, int] = {}
     unnumbered: list[CpuSet] = []
     used_ids: set[int] = set()

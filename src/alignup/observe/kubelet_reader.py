@@ -122,7 +122,7 @@ class _Allocatable:
 
 
 class KubeletReader:
-    """Reads the sources of one host; *pods* returns those of the API server, or ``None`` while they are unknown."""
+    """Reads the sources of one host; *pods* returns the pods of the API server, or ``None`` while they are unknown."""
 
     def __init__(  # noqa: PLR0913 - a source each
         self,

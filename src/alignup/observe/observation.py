@@ -416,7 +416,7 @@ def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
 
 
 def _has_ended(pod: KnownPod | None, *, listed: bool, credible: bool) -> bool:
-    """Return whether the kubelet frees the pod before it admits the next one."""
+    """Return whether the kubelet frees the resources of the pod before it admits the next pod."""
     if pod is not None and pod.finished:
         return True  # older kubelets list pods whose end they have reported
     if listed or not credible:

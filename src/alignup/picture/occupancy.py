@@ -242,7 +242,7 @@ def format_block(block: Block) -> str:
 
 
 def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]:
-    """Return the devices as plugins last announced them, those that are held but no longer announced, and of claims."""
+    """Return the devices as plugins last announced them, held devices that are gone, and devices of claims."""
     devices_by_key = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(devices_by_key.values())

@@ -472,7 +472,7 @@ class Cluster:
         return plan
 
     def planner(self, rules: MoveRules, pods: Iterable[Pod] = ()) -> Planner:
-        """Return the search for plans from the present state; *pods* are those that need room."""
+        """Return the search for plans from the present state; *pods* are the pods that need room."""
         by_host = any(map(depends_on_host, (*pods, *[running.pod for running in rules.pods.values() if running.moves])))
         return Planner(self._verdicts, self._records, rules, by_host=by_host)
 

@@ -201,7 +201,7 @@ class _Search:
         return dict(reversed(paths.items())), complete
 
     def verdicts_beside(self, paths: Mapping[str, _Path], number: int) -> Feasibility:
-        """Return the verdicts of eligible hosts on one more member of a kind, beside those placed."""
+        """Return the verdicts of eligible hosts on one more member of a kind, beside the placed members."""
         kind = self._kinds[number]
         verdicts = {host: verdict for host, verdict in self._tables[number].verdicts.items() if kind.may_use(host)}
         for host in {*paths, *self._holding}.intersection(verdicts):

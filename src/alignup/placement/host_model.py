@@ -142,7 +142,7 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
 
 
 def ledger_after(decision: Decision) -> Ledger | None:
-    """Return the ledger after an admission, with the devices that the pod may have got instead of those in it."""
+    """Return the ledger after an admission, with other devices that the pod may have got instead."""
     after = decision.after
     if after is None or after.places is None:
         return after

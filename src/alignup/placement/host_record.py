@@ -176,7 +176,7 @@ class HostRecord:
         return other
 
     def before(self, uid: str) -> "HostRecord":
-        """Return this record as it would be without an assumed pod, and without those that come after it."""
+        """Return this record as it would be without an assumed pod, and without the pods that come after this pod."""
         other = copy(self)
         place = next(place for place, entry in enumerate(self._log) if entry.uid == uid and isinstance(entry, Binding))
         vars(other).update(_log=self._log[:place], _states=None, _steps=dict(self._steps))

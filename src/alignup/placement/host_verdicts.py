@@ -261,7 +261,7 @@ def _own_state(model: HostModel, ledger: Ledger, *, approximate: bool) -> HostSt
 
 @dataclass(frozen=True, slots=True)
 class TentativeHost:
-    """A host, and pods that were tried on it one after the other; equal ones decide alike."""
+    """A host, and pods that were tried on the host one after the other; equal tentative hosts decide alike."""
 
     states: tuple[HostState, ...]  #: in any of which it may be
     make_state: "_MakeState"  #: makes a state after a change; states of all hosts may be shared
@@ -351,7 +351,7 @@ class _ShapeTable:
         return self._ranks
 
     def by_rank(self, among: Collection[str] | None = None) -> Iterator[str]:
-        """Yield the admitting hosts, or those *among* these, best first, equal ones by name."""
+        """Yield the admitting hosts, or only hosts *among* these names, best first, and equal hosts by name."""
         if among is not None and len(among) < len(self._ranks) // _FEW:  # sort these instead of walking all
             yield from sorted(self._ranks.keys() & among, key=lambda host: (self._ranks[host], host))
             return

@@ -1,4 +1,4 @@
-"""Hosts that are kept for pods: whether these fit there at all, and beside which others, once pods have ended."""
+"""Hosts that are kept for pods: whether the pods fit there once others have ended, and beside which other pods."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
@@ -58,7 +58,7 @@ def usable_hosts(
     kind: Callable[[Pod], Hashable],
     may_use: Callable[[Pod, str], bool],
 ) -> dict[str, set[str]]:
-    """Return the hosts that each pod may use, by its uid; those of one *kind* may use the same."""
+    """Return the hosts that each pod may use, by its uid; pods of one *kind* may use the same hosts."""
     hosts_of_kind: dict[Hashable, set[str]] = {}
     usable: dict[str, set[str]] = {}
     for pod in pods:

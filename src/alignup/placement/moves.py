@@ -66,7 +66,7 @@ class RunningPod:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step: a pod is evicted from a host, or admitted by it."""
+    """One step: a pod is evicted from a host, or admitted by a host."""
 
     pod: Pod
     host: str
@@ -145,7 +145,7 @@ class PendingPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Defragmentation:
-    """Moves after which more pods of one shape fit, and what each of them brings."""
+    """Moves after which more pods of one shape fit, and how many more pods fit after each move."""
 
     fitting: int  #: pods of the shape that fit without a move
     steps: tuple[PlanStep, ...] = ()
@@ -490,7 +490,7 @@ class Planner:
                 yield name, after
 
     def _promising(self, hosts: _Hosts, waiting: PendingPod) -> list[str]:
-        """Return the hosts on which room may be made, those that lack least first."""
+        """Return the hosts on which room may be made, hosts that lack least first."""
         verdicts = self._verdicts.of_all(waiting.pod).verdicts
         names = self.hosts_for(waiting)
         return sorted(

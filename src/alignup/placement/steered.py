@@ -51,7 +51,7 @@ class SteeringChoice(NamedTuple):
 
 
 def numa_preference(pod: Pod) -> tuple[NumaOrder | int, str]:
-    """Return the order of NUMA nodes, or the one that *pod* wants, and what is wrong with its annotation."""
+    """Return the order of NUMA nodes, or the node that *pod* wants, and what is wrong with its annotation."""
     value = pod.annotations.get(NUMA_ANNOTATION, NumaOrder.PACK)
     if value in list(NumaOrder):
         return NumaOrder(value), ""

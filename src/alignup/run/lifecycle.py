@@ -97,7 +97,7 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
 
 
 def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRecord, ...]:
-    """Load the allocator and remove its finished runs; return the others. The caller holds the lock."""
+    """Load the allocator and remove its finished runs; return the other runs. The caller holds the lock."""
     records = [record for record in runs.all() if record.agent == allocator.address]
     finished = {record.uid: record for record in registry.finished_runs(records)}
     active = tuple(record for record in records if record.uid not in finished)

@@ -168,7 +168,7 @@ class _NodeSets:
         self._allowed_nodes: dict[Hashable, frozenset[str]] = {}
 
     def of_pod(self, pod: PodWithVolumes) -> frozenset[str]:
-        """Return the nodes for the next pod like this one that uses the same claims."""
+        """Return the nodes for the next pod that equals this pod and uses the same claims."""
         claims = msgspec.convert(pod, EvictedPod, from_attributes=True).claims() if pod.spec.volumes else ()
         nodes = self.considered(_unbound(pod.spec))
         for selector in [self._claim_nodes[claim] for claim in claims if claim in self._claim_nodes]:

@@ -146,5 +146,5 @@ class _Search:
 
 
 def applies(requests: frozenset[str], request: str) -> bool:
-    """Return whether a constraint on *requests* is about *request*, or an alternative of one of them."""
+    """Return whether a constraint on *requests* is about *request*, or about an alternative of a request."""
     return not requests or request in requests or request.partition("/")[0] in requests

@@ -307,7 +307,7 @@ def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
 
 
 def _missing_on(resource: ResourceHints, node: int, policy: Policy) -> str | None:
-    """Return what *resource* lacks on one node; ``None`` where it fits, or needs several nodes anyway."""
+    """Return what *resource* lacks on one node; ``None`` where the request fits, or needs several nodes anyway."""
     if resource.request is None or resource.free is None or _preferred_width(resource) > 1:
         return None
     name, free = resource.resource or "", resource.free.get(node, 0)

@@ -163,7 +163,7 @@ class MemoryLedger:
         return MemoryLedger(nodes, with_item(self.held, pod, shares), pods, self.last_pod, self.reusable)
 
     def release(self, pod: str, *names: str) -> "MemoryLedger":
-        """Release the blocks of these containers; those of a pod as a whole are released with its last container."""
+        """Release the blocks of these containers; the blocks of a whole pod are released with its last container."""
         containers = dict(self.held.get(pod, {}))
         blocks = [block for name in names for block in containers.pop(name, ())]
         pod_held = self.pod_held

@@ -76,7 +76,7 @@ def choose_set(result: PolicyResult, nodes: NodeSet, rule: MergeRule, others: tu
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice among sets that are as wide and as close as the one that was chosen without a strategy."""
+    """The choice among sets that are as wide and as close as the set that was chosen without a strategy."""
 
     chosen: NodeSet
     providers: Sequence[Sequence[MergeInput]]

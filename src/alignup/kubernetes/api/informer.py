@@ -262,7 +262,7 @@ class Informer(Generic[Object]):
         self._version = event.resource_version
 
     def _is_old(self, key: ObjectKey, version: str) -> bool:
-        """Return whether an event came twice; if it came late, list again: others may be missing."""
+        """Return whether an event came twice; if the event came late, list again: other events may be missing."""
         number, last = _number(version), _number(self._version)
         if not number or number > last:
             return False

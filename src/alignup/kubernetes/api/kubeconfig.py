@@ -141,7 +141,7 @@ class Kubeconfig:
         self.current_context = self.current_context or kubeconfig.current_context or ""
 
     def context(self, name: str = "") -> tuple[str, KubeconfigContext]:
-        """Return the context called *name*, by default the current one, with its name."""
+        """Return the context called *name*, by default the current context, with its name."""
         context_name = name or self.current_context
         if not context_name:
             advice = "set it with: kubectl config use-context NAME"
@@ -180,7 +180,7 @@ def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
 
 
 def authority(cluster: KubeconfigCluster, file: Path) -> bytes:
-    """Return the PEM certificates that the server's certificate is verified with; empty: those of the system."""
+    """Return the PEM certificates that verify the server's certificate; empty: the certificates of the system."""
     if cluster.certificate_authority_data:
         return _decode(cluster.certificate_authority_data, "certificate-authority-data", file)
     if cluster.certificate_authority:

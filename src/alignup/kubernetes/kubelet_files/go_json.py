@@ -310,7 +310,7 @@ class _Decoder:
         return value
 
     def read_cpus(self, type_: GoType, tree: GoValue) -> int:
-        """Return the set, which is empty for null; one that cannot be parsed stops decoding."""
+        """Return the set, which is empty for null; a set that cannot be parsed stops decoding."""
         (field,) = type_.fields
         inside = _Decoder(self.struct, self.fields)
         text = ""

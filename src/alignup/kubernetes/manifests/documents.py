@@ -117,7 +117,7 @@ class ParsedDocument:
 
 
 def read(text: str | bytes) -> tuple[ParsedDocument, ...]:
-    """Return the documents of *text* that are not empty; :class:`DocumentError` if one cannot be parsed."""
+    """Return the documents of *text* that are not empty; :class:`DocumentError` for an unreadable document."""
     text = _decode(text)
     start = text.lstrip()
     if not start.startswith("{"):

@@ -273,7 +273,7 @@ def _listed_resources(
 
 
 def _listed_claims(claims: Iterable[wire.DynamicResource]) -> dict[str, tuple[DeviceId, ...]]:
-    """Return the claims with devices; one that is being prepared has none yet."""
+    """Return the claims with devices; a claim that is being prepared has no devices yet."""
     return {
         f"{claim.claim_namespace}/{claim.claim_name}": tuple(
             dict.fromkeys(

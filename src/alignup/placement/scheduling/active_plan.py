@@ -486,7 +486,7 @@ class ActivePlan:
             self._advance_admissions(plan, self._stage(plan, remaining))
 
     def _stage(self, plan: RunningPlan, remaining: Sequence[int]) -> list[int]:
-        """Return the next admission, with those that belong to it: of all pods of the plan, or of the same gang."""
+        """Return the next admission, with the admissions of all pods of the plan or of the same gang that follow."""
         stage = [remaining[0]]
         for index in remaining[1:]:
             step, first = plan.steps[index], plan.steps[stage[0]]
@@ -504,7 +504,7 @@ class ActivePlan:
         return not any(step.uid in ledger.pods for ledger in record.states().ledgers)
 
     def _skip_gone(self, plan: RunningPlan) -> None:
-        """Skip evictions of pods that are gone already, whose controllers have created others then."""
+        """Skip evictions of pods that are gone already; their controllers have created other pods then."""
         for index in plan.remaining():
             step = plan.steps[index]
             if step.evicts and plan.progress[index].phase is StepPhase.WAITING and self._is_gone(step):

@@ -48,7 +48,7 @@ class BlockedExplanations:
         self._later.setdefault(pod_class, self._turn.now + EXPLAIN_SECONDS)
 
     def joined(self, pod_class: PodClass, uid: str) -> None:
-        """Say of a pod that has joined a blocked class what was said of the others."""
+        """Say of a pod that has joined a blocked class what was said of the other pods of the class."""
         if pod_class.explained is None:
             self.explain_later(pod_class)
         else:

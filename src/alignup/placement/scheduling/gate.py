@@ -167,7 +167,7 @@ class Gate:
             self._adopt(facts)
 
     def pod_left(self, uid: str) -> None:
-        """Take note that a pod does not wait here: its gate was removed by others."""
+        """Note that a pod does not wait here: another process has removed its gate."""
         if uid not in self.releases:
             self._stop_waiting(uid)
 
@@ -240,7 +240,7 @@ class Gate:
             self.group_changed(group)
 
     def _adopt(self, facts: PodFacts) -> None:
-        """Count on a pod that another process, or this one before a restart, has released."""
+        """Count on a pod that another process has released, or this process before a restart."""
         nodes, now = facts.released_to, self._turn.now
         self._pods[facts.uid] = facts
         self.releases.add(PodRelease(facts, nodes, now, ReleasePhase.WRITTEN))

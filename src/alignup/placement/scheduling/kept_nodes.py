@@ -234,9 +234,9 @@ class KeptNodes:
             kept_node.holder.delayed.discard(uid)
 
     def node_changed(self, node: str) -> list[Instruction]:
-        """Give back a node that is gone, or has changed so that it may not suit its holder; return all of its nodes.
+        """Give back a node that is gone, or has changed and may not suit its holder; return all nodes of the holder.
 
-        The other nodes of a gang are given back, too: others may be better now.
+        The other nodes of a gang are given back, too, since different nodes may be better now.
         """
         kept_node = self._kept.get(node)
         return self._give_back([kept_node.holder], "the node has changed") if kept_node else []
@@ -284,7 +284,7 @@ class KeptNodes:
             return None
 
     def _give_back_delaying(self, holder: NodeHolder, now: float) -> list[Instruction]:
-        """Give back nodes that delay pods of other namespaces: all of them after the limit, or those beyond a share."""
+        """Give back nodes that delay pods of other namespaces: all nodes after the limit, or nodes beyond a share."""
         nodes = list(self._nodes_of(holder))
         if holder.delayed and self.namespaces.kept_out(holder.namespace, now - self._checked, now):
             return self._give_nodes_back(nodes, PATIENCE)
@@ -393,7 +393,7 @@ class KeptNodes:
         return holder, [member for member in members if needs_alignment(member.pod)][:missing]
 
     def _find_nodes(self, members: Sequence[PodFacts], holder: NodeHolder) -> dict[str, tuple[Pod, ...]]:
-        """Return the nodes that pods need after the end of others, and may use; those with the fewest pods first."""
+        """Return nodes that pods may use, and need after other pods have ended; nodes with the fewest pods first."""
         cluster, pods = self._cluster, [member.pod for member in members]
         by_uid = {member.uid: member for member in members}
         kept_names = {*self._kept, *self.plan.nodes}

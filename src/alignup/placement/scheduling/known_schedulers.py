@@ -1,4 +1,4 @@
-"""The known schedulers: pods of others get no places, and no node is kept for them."""
+"""The known schedulers: pods of other schedulers get no places, and no node is kept for such pods."""
 
 from alignup.placement.scheduling.facts import PodFacts, WaitState
 from alignup.placement.scheduling.options import DEFAULT_SCHEDULER

@@ -37,7 +37,7 @@ class NamespacePatience:
         self._records = {name: record for name, record in self._records.items() if now - record.last < seconds}
 
     def kept_out(self, namespace: str, seconds: float, now: float) -> bool:
-        """Note that pods of others were kept out for *seconds* more; return whether that must end, with a pause."""
+        """Note that pods of other namespaces were kept out for *seconds* more; return whether this must pause."""
         record = self._records.setdefault(namespace, _Record(now))
         record.last = now
         record.seconds = record.seconds + seconds

@@ -198,7 +198,7 @@ class PodSteering:
         self._waiting.pop(uid, None)
 
     def confirmed(self, prediction: Confirmed, node: str) -> None:
-        """Count a pod that a report shows on another NUMA node than the one it was to be steered to."""
+        """Count a pod that a report shows on another NUMA node than the node it was steered to."""
         with self._turn.isolated("steer", prediction.uid):
             self._deviations.confirmed(prediction, node, self._observed.get(node, (0, "")))
 

@@ -38,7 +38,7 @@ class Preemption:
         self.allow_unknown = False
 
     def resolvable(self, pod: Pod, nodes: Iterable[str]) -> Collection[str]:
-        """Return the nodes that may admit *pod* after evicting others; exact for the first ones."""
+        """Return the nodes that may admit *pod* after evictions of other pods; exact for the first nodes."""
         resolvable: set[str] = set()
         searched = 0
         for node in nodes if self.chooses else ():

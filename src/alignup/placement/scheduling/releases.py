@@ -101,7 +101,7 @@ class Releases:
 
     @property
     def planned(self) -> tuple[PodRelease, ...]:
-        """Those that are not being written yet, the first one first."""
+        """Releases that are not being written yet, the first release first."""
         return tuple(self._planned.values())
 
     def start(self, release: PodRelease) -> None:

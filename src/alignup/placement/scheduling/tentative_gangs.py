@@ -93,7 +93,7 @@ class TentativeGang:
 
 
 class _Question(NamedTuple):
-    """Pods that are decided on together because of one of them."""
+    """Pods that are decided on together because a scheduler asks about one pod."""
 
     key: GroupKey
     members: GangFacts
@@ -211,7 +211,7 @@ class TentativeGangs:
         return self._facts.pod(uid) or self._asked.get(uid, (None,))[0]
 
     def _known_members(self, key: GroupKey) -> GangFacts:
-        """Return the pods of a group; those that wait for a scheduler that is not known get no places."""
+        """Return the pods of a group; pods that wait for an unknown scheduler get no places."""
         members = self._facts.gang(key)
         waiting = [uid for uid in members.waiting if self._schedulers.has(members.schedulers.get(uid, ""))]
         return members._replace(waiting=waiting, strangers=len(members.waiting) - len(waiting))
@@ -406,9 +406,9 @@ class TentativeGangs:
     def _eligible_nodes(
         self, aligned_pods: Sequence[PodFacts], question: "_Question", placed_uids: Collection[str]
     ) -> dict[str, Collection[str]]:
-        """Return the nodes for each pod; the same collection for those with the same selectors.
+        """Return the nodes for each pod; the same collection for pods with the same selectors.
 
-        Those that are *held* stay where they are, so devices are not looked at for them.
+        Pods of *placed_uids* stay where they are, so their devices are not checked.
         """
         asked_pod, allowed_nodes = question.asked, dict[Hashable, frozenset[str]]()
         suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that may get some devices for their claims only

@@ -91,7 +91,7 @@ class WebhookCertificates:
 
 
 def renew_authority(current: WebhookCertificates | None, *, names: Sequence[str], now: datetime) -> WebhookCertificates:
-    """Return *current* with an authority that lasts, and without those that have expired.
+    """Return *current* with an authority that lasts, and without expired authorities.
 
     *names* are those by which API servers call the webhook.
     """
