@@ -224,9 +224,9 @@ def _prefers(hints: Hints, nodes: NodeSet) -> bool:
 
 def _node_sets(sites: Sequence[NodeSet]) -> list[NodeSet]:
     """Return the sets of NUMA nodes that a placement can stand for; a device on several nodes is on one of them."""
-    fixed = reduce(or_, (site for site in sites if site & site - 1 == 0), 0)
-    sets = [fixed]
+    fixed_nodes = reduce(or_, (site for site in sites if site & site - 1 == 0), 0)
+    sets = [fixed_nodes]
     for site in sites:
-        if not site & fixed:
+        if not site & fixed_nodes:
             sets = list(dict.fromkeys(nodes | node for nodes in sets for node in bits.split(site)))[:_MAX_SETS]
     return sets

@@ -224,15 +224,15 @@ class HostShortage(NamedTuple):
     @classmethod
     def of(cls, host: Host, pod: Pod) -> "HostShortage":
         ledgers = host.ledger.by_provider()
-        offered: dict[str, int] = {}
+        capacity: dict[str, int] = {}
         for provider in host.providers:
-            offered.update(provider.capacity(ledgers[provider.name], pod.uid))
+            capacity.update(provider.capacity(ledgers[provider.name], pod.uid))
         if host.rules.allocatable is None:
-            return cls((), offered)
+            return cls((), capacity)
         # A pod that already holds devices may count on more of them.
-        allocatable = host.rules.allocatable.with_devices(offered)
+        allocatable = host.rules.allocatable.with_devices(capacity)
         request = fit.effective_request(pod, allocatable)
-        return cls(fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable), offered)
+        return cls(fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable), capacity)
 
     def may_be_covered(self, units: Sequence[EvictionUnit], count: int | None = None) -> bool:
         """Return whether *units*, or the *count* largest users of them, use as much as the host lacks."""
@@ -312,13 +312,13 @@ def _holdings(
 
 def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
     """Return each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
-    owned = ledger.owned(uid)
-    cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & owned}
+    owned_cpus = ledger.owned(uid)
+    cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & owned_cpus}
     for cpu in view.cpus if cores else ():
         if cpu.core in cores:
-            state = [cpus >> cpu.id & 1 for cpus in (owned, ledger.shared, ledger.reserved)]
+            state = [cpus >> cpu.id & 1 for cpus in (owned_cpus, ledger.shared, ledger.reserved)]
             cores[cpu.core].append((cpu.node or 0, cpu.socket, cpu.cache or 0, *state))
-    nodes = bits.of(node for node, cpus in view.node_cpus.items() if cpus & owned)
+    nodes = bits.of(node for node, cpus in view.node_cpus.items() if cpus & owned_cpus)
     return tuple(sorted(tuple(sorted(places)) for places in cores.values())), nodes
 
 

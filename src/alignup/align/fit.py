@@ -146,8 +146,8 @@ def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitReq
     if rule is ClaimRule.ABSENT_IGNORED:
         return _only(request, [name for name, amount in allocatable.scalars.items() if amount > 0])
     if rule is ClaimRule.CLAIMED_IGNORED and (pod.claimed_requests or pod.class_resources):
-        claimed = demand.claimed_requests(pod, allocatable.scalars)
-        request = demand.fit_request(pod.without_requests(claimed)) if claimed else request
+        claimed_requests = demand.claimed_requests(pod, allocatable.scalars)
+        request = demand.fit_request(pod.without_requests(claimed_requests)) if claimed_requests else request
     if request.scalars.keys() <= allocatable.scalars.keys():
         return request
     unknown_names = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]

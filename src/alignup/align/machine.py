@@ -379,12 +379,12 @@ def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, .
     for device in devices:
         first.setdefault(device.address, device)
         times[device.address] += 1
-    repeated = (
+    gaps = (
         f"PCI device {address} is listed {count} times; the first is used"
         for address, count in times.items()
         if count > 1
     )
-    return tuple(first.values()), tuple(repeated)
+    return tuple(first.values()), tuple(gaps)
 
 
 def _count_devices(devices: Iterable[Device]) -> Counter[str]:
@@ -460,8 +460,8 @@ def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=MAX_CPU_ID)
     valid_cpus = [cpu for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID]
     unknown_nodes = _grouped((cpu.node, cpu.id) for cpu in valid_cpus if cpu.node is not None and cpu.node not in nodes)
-    for node, claimed in unknown_nodes.items():
-        yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
+    for node, cpus_on_node in unknown_nodes.items():
+        yield f"NUMA node {node} has CPUs {bits.show(cpus_on_node)}, but the machine has no such node"
     sockets: dict[int, set[int]] = {}
     for cpu in valid_cpus:
         if cpu.core < 0:

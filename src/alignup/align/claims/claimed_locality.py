@@ -173,20 +173,20 @@ class ClaimedDevices(NamedTuple):
                 yield self._choice(list(zip(pools, parts, strict=True)), names)
 
     def _choice(
-        self, drawn: Sequence[tuple[tuple[str, Pool], tuple[str, ...]]], names: Sequence[str]
+        self, drawn_parts: Sequence[tuple[tuple[str, Pool], tuple[str, ...]]], names: Sequence[str]
     ) -> _Choice | None:
         ids: dict[str, list[str]] = {}
         roots: dict[str, str] = {}
-        claimed: dict[str, list[tuple[str, SliceDevice]]] = {name: [] for name in names}
-        for (name, _), part in drawn:
-            if name not in claimed:
+        claimed_devices: dict[str, list[tuple[str, SliceDevice]]] = {name: [] for name in names}
+        for (name, _), part in drawn_parts:
+            if name not in claimed_devices:
                 ids.setdefault(name, []).extend(part)
                 continue
-            claimed[name] += [self.states[name].devices[int(index)] for index in part]
-        devices = [device.id for entries in claimed.values() for _, device in entries]
+            claimed_devices[name] += [self.states[name].devices[int(index)] for index in part]
+        devices = [device.id for entries in claimed_devices.values() for _, device in entries]
         if any(not self.states[name].allocated for name in names) and len({*devices}) < len(devices):
             return None
-        for name, entries in claimed.items():
+        for name, entries in claimed_devices.items():
             claim = self.states[name].claim
             if claim is not None and not self.states[name].allocated and not _satisfies(claim, entries):
                 return None

@@ -169,9 +169,9 @@ class ClaimObjects:
 
         A class that is requested by its own name counts even if it is not known.
         """
-        offered = {device_class.extended_resource for device_class in self.classes.values()}
+        offered_resources = {device_class.extended_resource for device_class in self.classes.values()}
         requested = {name for container in pod.all_containers for name in container.resources.requests}
-        served_names = [name for name in requested if name in offered or names.is_device_class(name)]
+        served_names = [name for name in requested if name in offered_resources or names.is_device_class(name)]
         return replace(pod, class_resources=tuple(sorted(served_names))) if served_names else pod
 
     def claims_of(self, pod: Pod, *, capacity: Mapping[str, int]) -> Iterator[tuple[str, Claim | str]]:

@@ -220,9 +220,9 @@ class CpuProvider(Provider[CpuLedger]):
             return None
         if container is None:
             return {CPU: self._pod_hints(ledger, pod, count)}
-        owned = ledger.holds(pod.uid, container.name)
-        if owned is not None:
-            return {CPU: self._hints_for_owned(owned, count)}
+        owned_cpus = ledger.holds(pod.uid, container.name)
+        if owned_cpus is not None:
+            return {CPU: self._hints_for_owned(owned_cpus, count)}
         return {CPU: self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid))}
 
     def _pod_hints(self, ledger: CpuLedger, pod: Pod, count: int) -> CpuHints:
@@ -233,19 +233,19 @@ class CpuProvider(Provider[CpuLedger]):
         if self.pod_level and pod.has_pod_level_resources and self._empty_shared_pool(pod):
             return NO_HINTS
         # The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check.
-        owned = 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
-        if owned:
-            return self._hints_for_owned(owned, count)
+        owned_cpus = 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
+        if owned_cpus:
+            return self._hints_for_owned(owned_cpus, count)
         for container in pod.all_containers:
             container_cpus = ledger.holds(pod.uid, container.name)
             if container_cpus is None:
                 continue
             if container_cpus.bit_count() != self.exclusive_cpus(pod, container):
                 return NO_HINTS
-            owned |= container_cpus
-        if owned.bit_count() == count:
-            return self._hints_for_owned(owned, count)
-        return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned)
+            owned_cpus |= container_cpus
+        if owned_cpus.bit_count() == count:
+            return self._hints_for_owned(owned_cpus, count)
+        return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned_cpus)
 
     def allocate(self, ledger: CpuLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> CpuLedger:
         if container is None:
@@ -356,9 +356,13 @@ class CpuProvider(Provider[CpuLedger]):
             )
         return shared
 
-    def _hints_for_owned(self, owned: CpuSet, count: int) -> CpuHints:
+    def _hints_for_owned(self, owned_cpus: CpuSet, count: int) -> CpuHints:
         """Return hints for CPUs that are owned already: their own nodes, if their number equals the request."""
-        return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NO_HINTS
+        return (
+            self._nodes.hints(count, free=self._nodes.count(owned_cpus))
+            if owned_cpus.bit_count() == count
+            else NO_HINTS
+        )
 
     def _check_smt(self, ledger: CpuLedger, count: int) -> None:
         """Raise if *count* CPUs are not whole cores, or too few whole cores are free."""

@@ -120,17 +120,17 @@ def check_demand(
     concerned = [(name, id_) for name, ids in devices.items() if demand.concerns(name) for id_ in ids]
     if len(concerned) < (1 if spread else 2):
         return _SATISFIED
-    located: list[_Device] = []
+    located_devices: list[_Device] = []
     for name, id_ in concerned:
         if (address := find_address(locality, id_)) is None:
             return DemandAnswer(None, _no_address(name, id_))
-        located.append(_Device(id_, address, locality.devices.get(address, name)))
+        located_devices.append(_Device(id_, address, locality.devices.get(address, name)))
     if spread:
-        answers = _check_spread(demand, locality, located, others)
+        answers = _check_spread(demand, locality, located_devices, others)
     elif demand.locality is DemandedLocality.NVLINK:
-        answers = _check_links(locality, [device for device in located if device.kind is DeviceKind.GPU])
+        answers = _check_links(locality, [device for device in located_devices if device.kind is DeviceKind.GPU])
     else:
-        answers = _check_levels(locality, located, FARTHEST[demand.locality])
+        answers = _check_levels(locality, located_devices, FARTHEST[demand.locality])
     unknown_answer = None
     for answer in answers:
         if answer.satisfied is False:

@@ -335,8 +335,8 @@ def migrate_host(host: Host, settings: Settings) -> Host:
     provider, cpus = other.cpus, host.ledger.cpus
     if provider.policy is not CpuPolicy.NONE:
         excluded = provider.reserved if provider.options.strict_cpu_reservation else 0
-        owned = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
-        shared_cpus = other.view.all_cpus & ~(owned | excluded)
+        owned_cpus = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
+        shared_cpus = other.view.all_cpus & ~(owned_cpus | excluded)
         if (shared_cpus, provider.reserved) != (cpus.shared, cpus.reserved):
             restored = provider.restore_ledger(shared_cpus, cpus.held, pod_held=cpus.pod_held)
             cpus = replace(restored, reusable=cpus.reusable)

@@ -386,8 +386,8 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
         defect = defects.ENDLESS_LOOP
     elif unavailable:
         defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(unavailable)} are not free; "
-    elif claimed := sorted(_device_resources(decision) - _device_resources(safe)):
-        defect, detail = defects.CLAIMED_HINTS, f"{' and '.join(claimed)}: "
+    elif claimed_resources := sorted(_device_resources(decision) - _device_resources(safe)):
+        defect, detail = defects.CLAIMED_HINTS, f"{' and '.join(claimed_resources)}: "
     elif cpus != expected and decision.admitted:
         defect = defects.OTHER_NODES
     upstream = f"{defects.ISSUES}/{defect.issue}" if defect.issue else "no upstream issue was found"

@@ -261,7 +261,7 @@ def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget)
 
 def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, budget: WorkBudget) -> bool:
     """Return whether *target* is the intersection of one hint of each input."""
-    fixed: set[NodeSet] = {nodes}
+    fixed_sets: set[NodeSet] = {nodes}
     families: list[HintFamily] = []
     for hints in inputs:
         if isinstance(hints, HintList):
@@ -269,16 +269,16 @@ def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, bu
             supersets = {mask & nodes for mask in hints.masks if not target & ~mask}
             if hints.anywhere is not None:
                 supersets.add(nodes)
-            intersections = {mask & other for mask in fixed for other in supersets}
+            intersections = {mask & other for mask in fixed_sets for other in supersets}
             # Whatever a superset reaches, its subset reaches too.
-            fixed = {
+            fixed_sets = {
                 mask
                 for mask in intersections
                 if not any(other != mask and other & mask == other for other in intersections)
             }
         else:
             families.append(hints)
-    return any(_families_reach(families, mask, target, [], budget) for mask in fixed)
+    return any(_families_reach(families, mask, target, [], budget) for mask in fixed_sets)
 
 
 def _families_reach(

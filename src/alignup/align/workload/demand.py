@@ -69,8 +69,8 @@ def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[s
     if pod_level and pod.has_pod_level_resources:
         total |= pod_level_amounts(pod.resources.limits)
     if overhead and pod.overhead:
-        limited = {name: amount for name, amount in total.items() if not amount.is_zero}
-        _add(total, {name: amount for name, amount in pod.overhead.items() if name in limited})
+        limited_amounts = {name: amount for name, amount in total.items() if not amount.is_zero}
+        _add(total, {name: amount for name, amount in pod.overhead.items() if name in limited_amounts})
     return total
 
 
