@@ -48,19 +48,19 @@ def measure_free_capacity(host: Host, *, before: FreeCapacity | None = None) -> 
     largest: dict[str, int] = {}
     stranded = dict.fromkeys(inventories, 0)
     stranded_cpus = 0
-    for node, offered in largest_requests(host).items():
-        for name, size in offered.items():
+    for node, node_amounts in largest_requests(host).items():
+        for name, size in node_amounts.items():
             if size > largest.get(name, -1):
                 largest[name] = size
         share = DEVICE
         if exclusive:
             free = cpus.free.get(node, 0)
-            stranded_cpus += free - offered[CPU]
+            stranded_cpus += free - node_amounts[CPU]
             own_cpus = (cpus.node_cpus.get(node, 0) & exclusive).bit_count()
-            share = DEVICE * free // own_cpus if own_cpus and offered[CPU] else 0
+            share = DEVICE * free // own_cpus if own_cpus and node_amounts[CPU] else 0
         if node in memory.nodes:
             allocatable = memory.nodes[node].tables[MEMORY].allocatable
-            share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
+            share = min(share, DEVICE * node_amounts[MEMORY] // allocatable if allocatable else 0)
         for resource, inventory in placed_inventories.items():
             here = inventory.on.get(node, 0)
             count = (here & inventory.healthy).bit_count()
@@ -139,11 +139,11 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
             available = devices.free[resource]
             # Devices without topology are equally near to every node.
             free[resource] = (available & inventory.on.get(node, 0) if inventory.placed else available).bit_count()
-        limited = {name: max(0, min(size, in_total.get(name, size))) for name, size in free.items()}
+        limited_amounts = {name: max(0, min(size, in_total.get(name, size))) for name, size in free.items()}
         units = {name: names.page_size(name) or 1 for name in free if name.startswith(HUGEPAGES)}
         if whole_cores:
             units[CPU] = max(rules.view.cpus_per_core, 1)
-        largest[node] = {name: size - size % units.get(name, 1) for name, size in limited.items()}
+        largest[node] = {name: size - size % units.get(name, 1) for name, size in limited_amounts.items()}
     return largest
 
 

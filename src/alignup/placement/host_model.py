@@ -24,13 +24,13 @@ from alignup.placement.steered import ANYWHERE, decide_steered
 
 
 class HostModel:
-    def __init__(self, machine: Machine, settings: Settings, located: Machine | None = None) -> None:
-        """Make a model; *located* is the machine with PCI devices, if decisions depend on them."""
+    def __init__(self, machine: Machine, settings: Settings, located_machine: Machine | None = None) -> None:
+        """Make a model; *located_machine* is the machine with PCI devices, if decisions depend on them."""
         self.machine = machine
         self.settings = settings
         self.host = Host(machine, settings)
         # A wrong rule would send pods to nodes that reject them, so only rules of the configuration count.
-        rules = PluginRules(settings.plugin_rules, by_name=False, machine=located)
+        rules = PluginRules(settings.plugin_rules, by_name=False, machine=located_machine)
         self.host.devices = replace(self.host.devices, plugin_rules=rules)
         self.host.providers = (self.host.devices, *self.host.providers[1:])
         self._aligning = copy(self.host)
@@ -108,15 +108,15 @@ class HostModels:
         if self._last is not None and self._last[0] is machine and self._last[1] is settings:
             return self._last[2]
         # Machines with equal facts decide alike, apart from their devices.
-        located = machine if machine.pci and NEEDS_LINKS.intersection(settings.plugin_rules.values()) else None
-        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory, _places(located)), [])
+        located_machine = machine if machine.pci and NEEDS_LINKS.intersection(settings.plugin_rules.values()) else None
+        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory, _places(located_machine)), [])
         facts = (machine.distances, machine.report)
         for model in models:
             if facts == (model.machine.distances, model.machine.report) and settings == model.settings:
                 break
         else:
             plain = replace(machine, devices=(), pci=(), gaps=(), links=(), stated_levels=())
-            models.append(model := HostModel(plain, settings, located))
+            models.append(model := HostModel(plain, settings, located_machine))
             self._count += 1
         self._last = (machine, settings, model)
         return model

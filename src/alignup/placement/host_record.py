@@ -350,14 +350,14 @@ def _change_order(overtaken: Sequence[Binding], binding: Binding) -> None:
     Equal pods get what was predicted for the first, the second, and so on. With others, all may be placed elsewhere.
     """
     before, after = (*overtaken, binding), (binding, *overtaken)
-    if len({(shape_key(each.pod), each.ways) for each in before}) > 1:
-        for each in before if overtaken else ():
-            each.causes.add(Cause.BINDING_ORDER)
+    if len({(shape_key(entry.pod), entry.ways) for entry in before}) > 1:
+        for entry in before if overtaken else ():
+            entry.causes.add(Cause.BINDING_ORDER)
         return
-    predictions = [(each.verdict, each.ledger) for each in before]
-    for each, (verdict, ledger) in zip(after, predictions, strict=True):
-        each.verdict = verdict
-        each.ledger = ledger
+    predictions = [(entry.verdict, entry.ledger) for entry in before]
+    for entry, (verdict, ledger) in zip(after, predictions, strict=True):
+        entry.verdict = verdict
+        entry.ledger = ledger
 
 
 def _unordered(first: Binding, second: Binding) -> bool:

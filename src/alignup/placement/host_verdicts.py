@@ -507,7 +507,9 @@ class HostVerdicts:
         verdict = self._tentative(record, states, frozenset()).verdict(shape)
         if verdict.inventories is not None:
             verdict = verdict.for_host(record.ledger.devices.inventories)
-        there = nodes == ANYWHERE or all(are_on(nodes, each, record.ledger) for each in verdict.possible_placements)
+        there = nodes == ANYWHERE or all(
+            are_on(nodes, placement, record.ledger) for placement in verdict.possible_placements
+        )
         return verdict if there or not verdict.admits else unknown(NOT_THERE)
 
     def _verdict(self, record: HostRecord, shape: PodShape, beside: AbstractSet[str] = frozenset()) -> Verdict:

@@ -90,18 +90,18 @@ def find_hosts(
         if record.name not in used_by_some:
             continue
         admitted_pods: dict[str, Pod] = {}
-        refused: set[int] = set()  #: shapes that do not fit beside those that the host has by now
+        refused_shapes: set[int] = set()  #: shapes that do not fit beside those that the host has by now
         candidates = {uid: waiting for uid, waiting in waiting_pods.items() if record.name in usable[uid]}
         after = record.model.without(record.ledger, record.ledger.pods)
         for uid, (pod, shape) in candidates.items():
-            if shape in refused:
+            if shape in refused_shapes:
                 continue
             ledger_with_pod = _admit(record.model, after, pod)
             if ledger_with_pod is None:
-                refused.add(shape)
+                refused_shapes.add(shape)
             else:
                 admitted_pods[uid], after = pod, ledger_with_pod
-                refused.clear()
+                refused_shapes.clear()
         if admitted_pods:
             hosts[record.name] = tuple(admitted_pods.values())
             waiting_pods = {uid: waiting for uid, waiting in waiting_pods.items() if uid not in admitted_pods}

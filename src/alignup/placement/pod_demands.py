@@ -132,7 +132,7 @@ def _refuse_devices(
     unsettled = ledger.places.unsettled if ledger.places else {}
     checked_claims = {(demand, container) for demand, container, _ in users}  # together with the devices of claims
     for demand in demands:
-        placements = [each for each in decision.placements if (demand, each.container) not in checked_claims]
+        placements = [other for other in decision.placements if (demand, other.container) not in checked_claims]
         unmet = find_unmet_locality([demand], placements, locality, others=others, unsettled=unsettled)
         if unmet:
             return Refusal(unmet.reason, unmet.detail)
@@ -146,7 +146,11 @@ def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> 
     if unplaced := unplaced_resource(host, pod):
         reason = f"{unplaced}, so it counts for best-effort only, and the pod demands {demand.policy}"
         return Refusal(reason, "a node whose managers place everything that the pod requests can meet the demand")
-    if not exact and not is_enforced(decision, demand) and any(each.as_text() for each in decision.placements):
+    if (
+        not exact
+        and not is_enforced(decision, demand)
+        and any(placement.as_text() for placement in decision.placements)
+    ):
         return Refusal(NOT_EXACT)
     unmet = unmet_demand(host, pod, decision, demand)
     if unmet is None:

@@ -91,8 +91,8 @@ def _agree(predicted: Sequence[Placement], real: Sequence[Placement], ledger: Le
         if (cpus, memory, devices.keys()) != (real_cpus, real_memory, real_devices.keys()):
             return False
         for resource, nodes in real_devices.items():
-            each = choices[container].get(resource)
-            if nodes != devices[resource] and not (each and nodes in _possible_nodes(each, ledger)):
+            device_choices = choices[container].get(resource)
+            if nodes != devices[resource] and not (device_choices and nodes in _possible_nodes(device_choices, ledger)):
                 return False
     return True
 

@@ -139,7 +139,7 @@ def decide_steered(host: Host, pod: Pod, nodes: NodeSet, chooser: DeviceChooser 
 
 def are_on(nodes: NodeSet, placements: Iterable[Placement], ledger: Ledger) -> bool:
     """Return whether all CPUs, memory and devices are on *nodes*, as far as they have NUMA nodes."""
-    return all(site & nodes == site for each in placements for site in each.sites(ledger))
+    return all(site & nodes == site for placement in placements for site in placement.sites(ledger))
 
 
 def with_markers(pod: Pod) -> Pod | None:
@@ -164,7 +164,9 @@ def fits_one_node(host: Host, pod: Pod, marked: Pod) -> bool | None:
     ``None``: the pod never runs there, or has nothing to align there.
     """
     decision = host.decide_without_plugins(pod)
-    if not any(each.cpus is not None or each.memory or each.devices for each in decision.placements):
+    if not any(
+        placement.cpus is not None or placement.memory or placement.devices for placement in decision.placements
+    ):
         return None
     steered = [(node, decide_steered(host, marked, node)) for node in bits.split(marker_nodes(host.ledger))]
     return host.decide_without_plugins(marked).admitted and any(

@@ -156,10 +156,10 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
             return first
         chosen_otherwise = [alternative for verdict in (first, *others) for alternative in verdict.alternatives]
         return replace(first, alternatives=(*others, *chosen_otherwise))
-    refused = next(verdict for verdict in distinct if not verdict.admits)
+    refusing_verdict = next(verdict for verdict in distinct if not verdict.admits)
     if VerdictKind.ADMITS not in kinds:
-        return refused
-    return unknown(WAITS_FOR_TERMINATION, refused.detail)
+        return refusing_verdict
+    return unknown(WAITS_FOR_TERMINATION, refusing_verdict.detail)
 
 
 WAITS_FOR_TERMINATION = "waits for the end of terminating pods"

@@ -613,7 +613,7 @@ class ActivePlan:
 
     def _are_together(self, uid: str, other: str) -> bool:
         """Return whether two pods are of one gang, whose order on a node its own rules decide."""
-        groups = [facts.group for each in (uid, other) if (facts := self._facts.pod(each)) is not None]
+        groups = [facts.group for member in (uid, other) if (facts := self._facts.pod(member)) is not None]
         return len(groups) == 2 and groups[0] is not None and groups[0] == groups[1]
 
     def _is_open(self, plan: RunningPlan, index: int) -> bool:

@@ -287,7 +287,7 @@ class GatedClaims:
                     claim_alignment = alignment(self._facts.explain_claims(pod, node))
                 except AlignError:
                     claim_alignment = ClaimAlignment.UNKNOWN
-            settled += [each._replace(alignment=claim_alignment) for each in self.forget(uid)]
+            settled += [settled_claims._replace(alignment=claim_alignment) for settled_claims in self.forget(uid)]
         return settled
 
     def forget(self, uid: str) -> list[SettledClaims]:

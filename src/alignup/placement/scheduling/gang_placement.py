@@ -70,7 +70,7 @@ class GangPlacement:
             full, verdicts = unknown(FULL), dict(answer.verdicts)
             for pod in answer.rest[:1]:  # nodes whose kubelets would admit it are full by their Node objects
                 verdicts[pod.uid] = Feasibility(
-                    {node: full if each.admits else each for node, each in verdicts[pod.uid].items()}
+                    {node: full if verdict.admits else verdict for node, verdict in verdicts[pod.uid].items()}
                 )
             answer = replace(answer, verdicts=verdicts)
             return GangChoice(problem=describe_gang(gang.key, facts, fitting, answer, self._cluster), fitting=fitting)

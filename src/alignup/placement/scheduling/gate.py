@@ -281,7 +281,7 @@ class Gate:
         """Take note that claims have changed; *namespace*: of a claim or template that did."""
         self._settle(self.claims.check(self._turn.now))
         if namespace is not None:  # nodes without devices for its pods were left out
-            self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
+            self.queue.rank_again(lambda pod_class: pod_class.namespace == namespace and pod_class.pod.uses_claims)
 
     def _settle(self, settled: Iterable[SettledClaims]) -> None:
         """Try pods with claims again on nodes where claims of an earlier pod have devices now."""
@@ -499,12 +499,15 @@ class Gate:
         self._turn.failed(step, name, error, seconds)
         undo: list[Callable[[], object]] = [partial(self.queue.remove, uid)]
         for member in uids:
-            undo += [partial(each, member) for each in (self._stop_waiting, self._take_back, self._assumptions.forget)]
+            undo += [
+                partial(undo_step, member)
+                for undo_step in (self._stop_waiting, self._take_back, self._assumptions.forget)
+            ]
             undo.append(partial(self._cluster.forget, member))  # also where only a part of the step was done
             undo.append(partial(self._try_later, member, seconds, error))
-        for each in undo:
+        for undo_step in undo:
             with self._turn.isolated(step, name):
-                each()
+                undo_step()
 
     def _take_back(self, uid: str) -> None:
         if (release := self._end_release(uid, bound=False)) is not None:

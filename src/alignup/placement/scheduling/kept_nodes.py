@@ -351,7 +351,9 @@ class KeptNodes:
         except AlignError:  # no kubelet can decide on it
             hosts = {}
         holders = self._holders()
-        earlier = holders if len(holders) >= MAX_HOLDERS else [each for each in holders if each.group and holder.group]
+        earlier = (
+            holders if len(holders) >= MAX_HOLDERS else [other for other in holders if other.group and holder.group]
+        )
         if hosts and earlier:
             earlier[0].delayed.add(holder.uid)
             return []

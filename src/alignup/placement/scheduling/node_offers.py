@@ -127,11 +127,11 @@ class NodeOffers:
         pod = facts.pod
         full = [node for node in self._assumptions.hosts if not self._assumptions.has_room(node, pod)]
         refusals = dict.fromkeys(full, FULL) | dict(kept_reasons)
-        refused = {node: refusals[node] for node in names if node in refusals} if refusals else {}
-        offered = tuple(node for node in names if node not in refused)
-        if not offered:
+        node_refusals = {node: refusals[node] for node in names if node in refusals} if refusals else {}
+        offered_nodes = tuple(node for node in names if node not in node_refusals)
+        if not offered_nodes:
             self._wake_ups.refused(facts, names)
-        return AnswerNodes(offered, unresolvable=refused, aligned=False)
+        return AnswerNodes(offered_nodes, unresolvable=node_refusals, aligned=False)
 
     def _refuse(self, facts: PodFacts, names: Collection[str], refusals: Mapping[str, str]) -> AnswerNodes:
         """Say why no node is offered, and where evicting pods may help."""

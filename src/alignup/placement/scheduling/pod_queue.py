@@ -216,10 +216,10 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         if pod_class not in self.blocked:
             heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
             return
-        blocked = self._blocked.setdefault(pod_class.namespace, BlockedClasses(self._freed))
+        blocked_classes = self._blocked.setdefault(pod_class.namespace, BlockedClasses(self._freed))
         if before is not None:
-            blocked.remove(before)
-        blocked.put(head)
+            blocked_classes.remove(before)
+        blocked_classes.put(head)
 
     def is_blocked(self, uid: str) -> bool:
         entry = self._entries.get(uid)
@@ -255,10 +255,10 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
     def _unblock(self, pod_class: PodClass, head: Entry) -> None:
         if pod_class in self.blocked:
             self.blocked.discard(pod_class)
-            blocked = self._blocked.get(pod_class.namespace)
-            if blocked is not None:
-                blocked.remove(head)
-                if not blocked.entries:
+            blocked_classes = self._blocked.get(pod_class.namespace)
+            if blocked_classes is not None:
+                blocked_classes.remove(head)
+                if not blocked_classes.entries:
                     del self._blocked[pod_class.namespace]
 
     def next_head(
@@ -303,11 +303,11 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         return None
 
     def _first_blocked(self, namespace: str) -> Entry | None:
-        blocked = self._blocked.get(namespace)
-        while blocked is not None and (entry := blocked.next(self._freed)) is not None:
+        blocked_classes = self._blocked.get(namespace)
+        while blocked_classes is not None and (entry := blocked_classes.next(self._freed)) is not None:
             if self._is_head(entry):
                 return entry
-            blocked.remove(entry)  # it is outdated, since a step failed
+            blocked_classes.remove(entry)  # it is outdated, since a step failed
         return None
 
     def _is_head(self, entry: Entry) -> bool:

@@ -88,8 +88,8 @@ class TentativeGang:
 
     def movable(self, asked_uid: str, *, anew: bool) -> dict[str, GangBinding]:
         """Return the pods that may go elsewhere: *asked_uid* and the pods that were not asked about yet, or all."""
-        fixed = self.bound if anew else self.bound | (self.answered - {asked_uid})
-        return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed}
+        fixed_uids = self.bound if anew else self.bound | (self.answered - {asked_uid})
+        return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed_uids}
 
 
 class _Question(NamedTuple):
@@ -422,8 +422,8 @@ class TentativeGangs:
             considered_nodes = allowed_nodes[key]
             if facts.uid == asked_pod.uid and question.nodes is not None:
                 considered_nodes = question.nodes
-            if refused := self._refusals(pod):
-                considered_nodes = considered_nodes.difference(refused)  # not "-", which makes a set of it
+            if refused_nodes := self._refusals(pod):
+                considered_nodes = considered_nodes.difference(refused_nodes)  # not "-", which makes a set of it
             if restricts_claims(pod) and pod.uid not in placed_uids:
                 kind = (considered_nodes, self._facts.claim_kind(pod))
                 if kind not in suitable:

@@ -183,11 +183,11 @@ class WakeUps:
             return False
         uids = self._gangs.others_waiting(waiting.facts)
         others = [other for uid in uids if (other := self._waiting.get(uid)) and self._may_wake(other)]
-        for each in (waiting, *others):
-            each.woken = self._turn.now
-            if each.nodes is None:
-                self._waiting.remove(each.facts.uid)
-            self._turn.emit(WakePod(each.facts.uid, each.facts.namespace, each.pod.name, node))
+        for refused_pod in (waiting, *others):
+            refused_pod.woken = self._turn.now
+            if refused_pod.nodes is None:
+                self._waiting.remove(refused_pod.facts.uid)
+            self._turn.emit(WakePod(refused_pod.facts.uid, refused_pod.facts.namespace, refused_pod.pod.name, node))
         return True
 
     def _is_asked_about(self, waiting: RefusedPod, node: str) -> bool:
