@@ -42,8 +42,12 @@ class ClusterClaims(KnownClaims):
         self._nodes = nodes
         self._sleep = client.timing.sleep
         self._device_classes = Informer(client, DEVICE_CLASSES)
-        self._slices = Informer(client, RESOURCE_SLICES, trim=lambda each: ResourceSlice(metadata=each.metadata))
-        self._claims = Informer(client, RESOURCE_CLAIMS, trim=lambda each: ResourceClaim(metadata=each.metadata))
+        self._slices = Informer(
+            client, RESOURCE_SLICES, trim=lambda api_object: ResourceSlice(metadata=api_object.metadata)
+        )
+        self._claims = Informer(
+            client, RESOURCE_CLAIMS, trim=lambda api_object: ResourceClaim(metadata=api_object.metadata)
+        )
         self._templates = Informer(client, RESOURCE_CLAIM_TEMPLATES)
         self._informers: tuple[Informer[Any], ...] = (
             self._device_classes,

@@ -243,7 +243,7 @@ def plan_for_pods(
     """Return the fewest moves after which the nodes admit all *pods* together."""
     pending = pending_pods(view, pods)
     priority = min(pod.priority or 0 for pod, _ in pods)
-    running = {each.pod.uid: each for each in facts.running(view, rules, priority=priority)}
+    running = {running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=priority)}
     return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
 
 
@@ -258,7 +258,9 @@ def defragment_for(  # noqa: PLR0913 - one question
 ) -> Defragmentation:
     """Return moves after which more pods of one shape fit."""
     pod, _ = shape
-    running = {each.pod.uid: each for each in facts.running(view, rules, priority=pod.priority or 0)}
+    running = {
+        running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=pod.priority or 0)
+    }
     move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
     (pending,) = pending_pods(view, [shape])
     return view.cluster.planner(move_rules, [pod]).defragment(pending)

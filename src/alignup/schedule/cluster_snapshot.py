@@ -226,7 +226,7 @@ def summarize(view: ClusterView, node: str) -> NodeSummary:
 def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
     """Return what is left on each NUMA node, devices of claims included; devices without topology are on none."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
-    claimed = host.ledger.claims.count_by_node(host.ledger.pods) if host.ledger.claims else {}
+    claimed_counts = host.ledger.claims.count_by_node(host.ledger.pods) if host.ledger.claims else {}
     by_node: dict[int, dict[str, int]] = {}
     for node in bits.members(host.view.all_nodes):
         free = by_node[node] = {}
@@ -238,5 +238,5 @@ def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
             here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
             if here:
                 free[resource] = (devices.free[resource] & here).bit_count()
-        free |= {name: left for name, (_, left) in claimed.get(node, {}).items()}
+        free |= {name: left for name, (_, left) in claimed_counts.get(node, {}).items()}
     return by_node

@@ -204,7 +204,7 @@ class KnownClaims:
     def _fit_devices(
         self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken_ids: set[DeviceId], matches: Matches
     ) -> ClaimFit:
-        partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
+        partial = any(request.capacity for claim in claims for alternative in claim.requests for request in alternative)
         try:
             fits = allocate(claims, devices, matches=matches, taken_ids=taken_ids) is not None
         except AlignError as error:

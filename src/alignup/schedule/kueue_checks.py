@@ -262,7 +262,7 @@ class AdmissionChecks:
     def _members(self, workload: KueueWorkload) -> list[_Member]:
         """Return all pods of *workload*; ``PodError`` or ``ParseError`` if they cannot be decided on."""
         admission = workload.status.admission
-        assignments = {each.name: each for each in admission.pod_set_assignments} if admission else {}
+        assignments = {assignment.name: assignment for assignment in admission.pod_set_assignments} if admission else {}
         sizes = {pod_set.name: _size(pod_set, assignments.get(pod_set.name)) for pod_set in workload.spec.pod_sets}
         if (total := sum(sizes.values())) > MAX_PODS:
             raise ParseError(f"it has {total} pods, and at most {MAX_PODS} are decided together {OWN_LIMIT}")

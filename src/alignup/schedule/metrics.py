@@ -153,8 +153,8 @@ class PredictionHistory:
             for (name, text), style in zip(OUTCOMES.items(), (0, 1, 3), strict=True)
         ]
         title = "Predicted pods by what the kubelet did"
-        drawn = stacked_plot(title, starts, series, x=lambda start: ago(end - start))
-        return svg_inline(drawn, "Predictions and outcomes over time")
+        plot = stacked_plot(title, starts, series, x=lambda start: ago(end - start))
+        return svg_inline(plot, "Predictions and outcomes over time")
 
 
 def ago(seconds: float) -> str:

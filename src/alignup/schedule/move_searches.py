@@ -160,7 +160,9 @@ def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport
     shapes, reported_nodes = list(choose_shapes(facts.pods)), set(view.cluster.hosts)
     # Without preemption, what may be done with a pod does not depend on the pod that needs room.
     pods = {
-        each.pod.uid: each for each in facts.running(view, EvictionRules(), priority=0) if each.host in reported_nodes
+        running_pod.pod.uid: running_pod
+        for running_pod in facts.running(view, EvictionRules(), priority=0)
+        if running_pod.host in reported_nodes
     }
     for pod in shapes:
         decoded_pod = known_pod(pod).pod

@@ -103,9 +103,9 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
     try:
         for container in (None,) if zones.pod_scope else pod.all_containers:  # what is aligned, one after the other
             amounts = requests(pod, container, zones.resources)
-            refused = _refusal(zones, free, amounts)
-            if refused is not None:
-                return refused
+            refusal = _refusal(zones, free, amounts)
+            if refusal is not None:
+                return refusal
             if container is None or not pod.is_ordinary_init(container.name):
                 _subtract(free, amounts)
     except AlignError as error:

@@ -205,5 +205,9 @@ def _timestamp(now: datetime) -> str:
 
 
 def _shortened(message: str) -> str:
-    encoded = message.encode()
-    return message if len(encoded) <= MAX_MESSAGE else encoded[: MAX_MESSAGE - 3].decode("utf-8", "ignore") + "…"
+    encoded_message = message.encode()
+    return (
+        message
+        if len(encoded_message) <= MAX_MESSAGE
+        else encoded_message[: MAX_MESSAGE - 3].decode("utf-8", "ignore") + "…"
+    )

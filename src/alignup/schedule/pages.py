@@ -308,8 +308,8 @@ class ClusterPages:
         ]
         if not any(map(any, (layer.values for layer in series))):
             return ""
-        drawn = stacked_plot("Pods, at most at one time", self._timeline.starts(now), series, x=lambda at: ago(-at))
-        return svg_inline(drawn, "Rejected and waiting pods since the start")
+        plot = stacked_plot("Pods, at most at one time", self._timeline.starts(now), series, x=lambda at: ago(-at))
+        return svg_inline(plot, "Rejected and waiting pods since the start")
 
     async def node(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -490,8 +490,8 @@ class ClusterPages:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
         answers: list[AnsweredPod] = []
         served = self._live.claims.objects.with_class_resources
-        accepted = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
-        workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted]
+        accepted_workloads = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
+        workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted_workloads]
         for templates in split_by_object(workloads):
             new_answers = []
             for workload in templates:

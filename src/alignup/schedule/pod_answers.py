@@ -269,7 +269,7 @@ def steered_verdict(view: ClusterView, pod: Pod, node: str, verdict: Verdict) ->
         return verdict, pod.annotations.get(STEERED_ANNOTATION, "")
     options = view.cluster.steered(pod, node)
     claims = view.claims
-    choice = choose_steering(options, pod, lambda each: explain_claims(claims, record, pod, each) if claims else ())
+    choice = choose_steering(options, pod, lambda option: explain_claims(claims, record, pod, option) if claims else ())
     return (choice.verdict, str(choice)) if choice else (verdict, "")
 
 

@@ -136,8 +136,8 @@ class SteeringWriter:
         followed = self._live.steering_instructions.get(node)
         empty = SteeringSpec()
         specs = (empty, spec) if spec.pod and followed is not None and followed.spec == spec else (spec,)
-        for each in specs:  # the same again would be no new instruction
-            patch = [{"op": "add", "path": "/spec", "value": to_builtins(each)}]
+        for spec_version in specs:  # the same again would be no new instruction
+            patch = [{"op": "add", "path": "/spec", "value": to_builtins(spec_version)}]
             async with asyncio.timeout(self.write_seconds):
                 steering = await self._client.patch(STEERING_INSTRUCTIONS.at(node), patch, patch_type=PatchType.JSON)
         return steering

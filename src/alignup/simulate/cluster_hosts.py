@@ -117,8 +117,10 @@ class EqualPodsIndex:
         pods = self._equal_pods.get(key)
         if pods is None:
             # A claim serves the extended resources of a DeviceClass, whatever the host has.
-            claimed = demand.claimed_requests(submission.pod, {})
-            request = demand.fit_request(submission.pod.without_requests(claimed) if claimed else submission.pod)
+            claimed_requests = demand.claimed_requests(submission.pod, {})
+            request = demand.fit_request(
+                submission.pod.without_requests(claimed_requests) if claimed_requests else submission.pod
+            )
             scalars = tuple((name, size) for name, size in request.scalars.items() if size)
             requirements = (selector, frozenset(scalars))
             if requirements not in self._eligible:

@@ -110,9 +110,9 @@ def read_pods(path: Path, *, note: Callable[[str], None] = lambda _: None) -> tu
         models = tuple(sorted(filter(None, row.text("gpu_spec").split("|"))))
         selector = {MODEL_LABEL: models} if models else {}
         submissions.append(PodSubmission(created, replace(shapes[key], name=name, uid=name), duration, selector))
-    repeated = len(submissions) - len({submission.pod.uid for submission in submissions})
-    if repeated:
-        raise TraceError(f"{repeated} pods have the name of another one", file=str(path))
+    repeated_count = len(submissions) - len({submission.pod.uid for submission in submissions})
+    if repeated_count:
+        raise TraceError(f"{repeated_count} pods have the name of another one", file=str(path))
     return tuple(sorted(submissions, key=attrgetter("time")))
 
 

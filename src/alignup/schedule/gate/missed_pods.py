@@ -73,5 +73,5 @@ class MissedPods:
         """Return whether the selectors of the webhook select a new pod, and the webhook would have gated it."""
         parent = self._namespaces.get(pod.metadata.namespace)
         labels = (pod.metadata.labels, parent.metadata.labels if parent is not None else {})
-        opted_in = any(each.get(LABEL) == OPT_IN for each in labels)
+        opted_in = any(pod_labels.get(LABEL) == OPT_IN for pod_labels in labels)
         return opted_in and review_new_pod(pod, self._schedulers) is ReviewOutcome.GATED

@@ -91,10 +91,18 @@ def pinned_nodes(pod: ApiPod) -> tuple[str, ...]:
 
 def _names_some(term: NodeSelectorTerm, names: Collection[str]) -> bool:
     """Return whether a term selects nothing but some of these nodes; their host names are not checked."""
-    fields = [each.values for each in term.match_fields if (each.key, each.operator) == ("metadata.name", "In")]
+    fields = [
+        requirement.values
+        for requirement in term.match_fields
+        if (requirement.key, requirement.operator) == ("metadata.name", "In")
+    ]
     if any(len(values) == 1 and values[0] in names for values in fields):
         return True
-    labels = [each.values for each in term.match_expressions if (each.key, each.operator) == (HOST_NAME, "In")]
+    labels = [
+        requirement.values
+        for requirement in term.match_expressions
+        if (requirement.key, requirement.operator) == (HOST_NAME, "In")
+    ]
     return len(names) > 1 and any(len(values) == len(names) for values in labels)
 
 

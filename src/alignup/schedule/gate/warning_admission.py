@@ -114,7 +114,7 @@ class WarningReviews:
             return findings
         findings = () if is_large(pod) else _decide(kind, pod)
         self._remember(key, findings)
-        if len(self._searches) < MAX_SEARCHES and (is_large(pod) or any(each.is_rejection for each in findings)):
+        if len(self._searches) < MAX_SEARCHES and (is_large(pod) or any(finding.is_rejection for finding in findings)):
             self._searches[key] = pod
             self._wake.set()
         return findings
