@@ -64,17 +64,17 @@ def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tu
         advice = f"Name a group of the cluster in nodeName: {', '.join(sorted(names))}."
         raise InputError(f"the ResourceSlices belong to nodes that are no groups: {group_names}", advice=advice)
     notes = list(claim_objects.notes)
-    described = []
+    described_groups = []
     for group in groups:
         node_names = {"", group.name, *(hosts if len(groups) == 1 else ())}
         devices = _usable(
             tuple(slice_ for slice_ in claim_objects.slices if slice_.host in node_names), group.machine, notes
         )
-        described.append(
+        described_groups.append(
             replace(group, claims=HostClaims(claim_objects.objects, devices, FileSelectors(claim_objects.objects)))
         )
     terminal.print_notes(tuple(dict.fromkeys(notes)))
-    return tuple(described)
+    return tuple(described_groups)
 
 
 def _usable(slices: Sequence[Slice], machine: Machine, notes: list[str]) -> tuple[SliceDevice, ...]:

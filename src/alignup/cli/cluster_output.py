@@ -58,8 +58,8 @@ class AskedPod(NamedTuple):
 def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, seconds: float) -> Iterator[AskedPod]:
     """Ask about one replica of each template, and about all pods of each object together."""
     with inputs.input_errors(Place()):
-        accepted = accept_for(view.cluster, workloads)
-    workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in accepted]
+        accepted_workloads = accept_for(view.cluster, workloads)
+    workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in accepted_workloads]
     for templates in split_by_object(workloads):
         questions = [_ask_about_template(view, template, seconds=seconds) for template in templates]
         considered_nodes = [

@@ -87,8 +87,8 @@ def plan_all(question: PlanQuestion, options: PlanOptions) -> Iterator[PlannedRe
             pending = list(map(pending_pod, gang))
         yield _plan(view, facts, f"pod {pod.metadata.full_name}", pending, options)
     with inputs.input_errors(Place()):
-        accepted = accept_for(view.cluster, question.workloads)
-    for templates in split_by_object(accepted):
+        accepted_workloads = accept_for(view.cluster, question.workloads)
+    for templates in split_by_object(accepted_workloads):
         first = templates[0]
         with inputs.input_errors(Place.at(first.source)):
             specs = [scheduling_spec(template) for template in templates]
@@ -113,11 +113,11 @@ def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) 
     """Let more pods like that of the first workload fit."""
     workload, view = question.workloads[0], question.view
     with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
-        (accepted,) = accept_for(view.cluster, [workload])
+        (accepted_workload,) = accept_for(view.cluster, [workload])
         result = defragment_for(
             view,
             question.facts,
-            (accepted.pod, scheduling_spec(accepted)),
+            (accepted_workload.pod, scheduling_spec(accepted_workload)),
             rules=options.rules(),
             max_moves=max_moves,
             should_stop=options.start_budget(),

@@ -66,7 +66,9 @@ def complete_overrides(_ctx: click.Context, _parameter: click.Parameter, incompl
     field, equals, _ = incomplete.partition("=")
     if equals:
         return _starting_with(incomplete, [f"{field}={value}" for value in _FIELD_VALUES.get(field, ())])
-    names = [re.sub(r"_(\w)", lambda part: part[1].upper(), declared.name) for declared in fields(Configuration)]
+    names = [
+        re.sub(r"_(\w)", lambda part: part[1].upper(), declared_field.name) for declared_field in fields(Configuration)
+    ]
     return _starting_with(incomplete, [f"{name}=" for name in names])
 
 

@@ -138,13 +138,13 @@ def _finding_lines(finding: Finding) -> Iterator[Line]:
 
 def _yaml_lines(file: str, findings: Iterable[Finding]) -> Iterator[Line]:
     """The proposed YAML, each key once, without indentation so that it can be pasted."""
-    proposed: dict[str, Any] = {}
+    proposed_fields: dict[str, Any] = {}
     for finding in findings:
         for document in documents.read(finding.paste) if finding.paste else ():
-            proposed = _merge(proposed, document.value)
-    if proposed:
+            proposed_fields = _merge(proposed_fields, document.value)
+    if proposed_fields:
         yield from section(f"Replace these keys in {clean(file)}")
-        text = documents.to_yaml(json.loads(documents.to_json(proposed)))  # plain numbers
+        text = documents.to_yaml(json.loads(documents.to_json(proposed_fields)))  # plain numbers
         yield from ((Cell(line),) for line in text.splitlines())
 
 

@@ -50,10 +50,10 @@ def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
             import traceback  # noqa: PLC0415 - only for --debug
 
             traceback.print_exception(error)
-        described = _describe(error, ["cluster"] if program == KUBECTL else arguments)
-        _report(described, session, *_find_command(program, arguments))
+        described_error = _describe(error, ["cluster"] if program == KUBECTL else arguments)
+        _report(described_error, session, *_find_command(program, arguments))
         _discard_output()
-        return session.failure_code or getattr(described, "exit_code", FAILED)
+        return session.failure_code or getattr(described_error, "exit_code", FAILED)
     return code
 
 

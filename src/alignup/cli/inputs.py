@@ -330,7 +330,7 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
             )
         except SettingsError as error:
             errors = () if many else configuration.startup_errors(kubelet_configuration, machine)
-            raise next((located for located in errors if located.manager == error.manager), error) from error
+            raise next((candidate for candidate in errors if candidate.manager == error.manager), error) from error
 
 
 def read_manifests(files: tuple[str, ...], gates: FeatureGates, *, leave_out: bool = False) -> LoadedWorkloads:
@@ -499,13 +499,13 @@ def input_errors(
         failure.advice = f"{incomplete[0].upper()}{incomplete[1:]}" if incomplete else failure.advice
         raise failure from error
     except ManifestError as error:
-        if all(located.problem.kind is ProblemKind.UNKNOWN_FIELD for located in error.problems):
+        if all(located_problem.problem.kind is ProblemKind.UNKNOWN_FIELD for located_problem in error.problems):
             advice = "Correct the names, or leave such fields out of account with --ignore-unknown-fields."
         if len(error.problems) > 1:
             raise InputError(*error.lines(), advice=advice) from error
-        (located,) = error.problems
-        place = Place.at(located.location, located.object_name)
-        raise InputError(str(located.problem), place=place, advice=advice) from error
+        (located_problem,) = error.problems
+        place = Place.at(located_problem.location, located_problem.object_name)
+        raise InputError(str(located_problem.problem), place=place, advice=advice) from error
     except DocumentError as error:
         raise InputError(error.message, place=place._replace(line=error.line), advice=advice) from error
     except FileFieldError as error:

@@ -130,22 +130,22 @@ def _document(node: HostInput, plans: Sequence[NodePlan]) -> dict[str, Any]:
         "newPlacesKnown": False,
         "plans": [
             {
-                "pod": {"namespace": each.pod.namespace, "name": each.pod.name},
-                "feasible": each.plan.feasible,
-                "problem": each.plan.problem,
-                "provedMinimal": each.plan.proved,
-                "atLeast": each.plan.at_least,
-                "tried": each.plan.tried,
+                "pod": {"namespace": node_plan.pod.namespace, "name": node_plan.pod.name},
+                "feasible": node_plan.plan.feasible,
+                "problem": node_plan.plan.problem,
+                "provedMinimal": node_plan.plan.proved,
+                "atLeast": node_plan.plan.at_least,
+                "tried": node_plan.plan.tried,
                 "moves": [
                     {
                         "pod": {"namespace": step.pod.namespace, "name": step.pod.name, "uid": step.pod.uid},
-                        "controller": each.controllers[step.pod.uid] or None,
-                        "lost": not each.controllers[step.pod.uid],
+                        "controller": node_plan.controllers[step.pod.uid] or None,
+                        "lost": not node_plan.controllers[step.pod.uid],
                     }
-                    for step in each.plan.evictions
+                    for step in node_plan.plan.evictions
                 ],
-                "decision": decisions.to_document(each.decision),
+                "decision": decisions.to_document(node_plan.decision),
             }
-            for each in plans
+            for node_plan in plans
         ],
     }

@@ -390,10 +390,10 @@ def _other_verdict(explanation: Explanation) -> str:
     """Return the verdict that does not count: of the kubelet, or of a scheduler."""
     if explanation.lenient:
         return f"For a scheduler: {sentences.not_schedulable(explanation.workload.pod, explanation.missing)}"
-    declared = " ".join(f"--devices {name}=..." for name in explanation.missing)
+    device_options = " ".join(f"--devices {name}=..." for name in explanation.missing)
     return (
         f"The kubelet ignores such requests: {sentences.verdict(explanation.decision)} "
-        f"(to decide like it: --ignore-missing-devices; to declare the devices: {declared})"
+        f"(to decide like it: --ignore-missing-devices; to declare the devices: {device_options})"
     )
 
 

@@ -384,10 +384,10 @@ def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) 
                 f"{', '.join(missing)}, which was not among the healthy devices"
             )
             yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
-    declared = Counter(device.resource for device in config.devices)
+    declared_counts = Counter(device.resource for device in config.devices)
     for resource, ids in sorted(devices.items()):
-        if 0 < declared[resource] < len(ids):
-            summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"
+        if 0 < declared_counts[resource] < len(ids):
+            summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared_counts[resource]}"
             yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
 
 

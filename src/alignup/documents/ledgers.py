@@ -372,8 +372,8 @@ def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLed
 
 def are_held_twice(entries: Collection[PodEntry]) -> bool:
     """Return whether two pods hold the same CPUs."""
-    owned = [entry.owned for entry in entries]
-    return sum(map(int.bit_count, owned)) > reduce(or_, owned, 0).bit_count()
+    owned_sets = [entry.owned for entry in entries]
+    return sum(map(int.bit_count, owned_sets)) > reduce(or_, owned_sets, 0).bit_count()
 
 
 def _cpu_conflicts(entries: Iterable[PodEntry], idle: CpuLedger, everything: CpuSet) -> Iterator[tuple[str, str]]:

@@ -232,7 +232,7 @@ def _machine(document: MachineDocument) -> Machine:
         report = build(
             CadvisorReport, cadvisor_report, cpus=_cpus(cadvisor_report.cpus, field="report.cpus"), nodes=nodes
         )
-    pci, repeated = split_repeated_pci(map(_pci_device, count(), document.pci))
+    pci, pci_gaps = split_repeated_pci(map(_pci_device, count(), document.pci))
     numa_nodes = [
         NumaNode(
             node.id,
@@ -259,7 +259,7 @@ def _machine(document: MachineDocument) -> Machine:
         hugepages=_pages(document.hugepages, field="hugepages"),
         offline=_parse_list(document.offline, field="offline") or 0,
         report=report,
-        gaps=(*document.gaps, *repeated),
+        gaps=(*document.gaps, *pci_gaps),
         model=document.model,
         caches=tuple((name, size) for name, size in document.caches.items() if size > 0),
         links=tuple(DeviceLink(link.kind, tuple(link.devices), link.count) for link in document.links),

@@ -194,10 +194,10 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
         gpu_count = "1 NVIDIA GPU is" if len(nvidia_devices) == 1 else f"{len(nvidia_devices)} NVIDIA GPUs are"
         gap = f"{gpu_count} on the PCI bus, but the ids are unknown: {reason}"
         return replace(machine, gaps=(*machine.gaps, gap))
-    described = {normal_address(gpu.address): (index, gpu) for index, gpu in enumerate(gpus)}
+    gpus_by_address = {normal_address(gpu.address): (index, gpu) for index, gpu in enumerate(gpus)}
     pci, nodes = [], {}
     for device in machine.pci:
-        index, gpu = described.get(normal_address(device.address), (0, None))
+        index, gpu = gpus_by_address.get(normal_address(device.address), (0, None))
         if gpu is not None:
             names = tuple(filter(None, (f"GPU {index}", gpu.model)))
             node = _nearest_node(device, machine)

@@ -67,8 +67,8 @@ def unsettable(settings: Mapping[str, bool], release: Release = NEWEST) -> Itera
         if gate is None and name not in _ALL:
             yield Problem(field, f"unrecognized feature gate: {name}", ProblemKind.UNKNOWN_GATE)
         if gate and gate.locked and on is not gate.default:
-            fixed = str(gate.default).lower()
-            message = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}"
+            locked_value = str(gate.default).lower()
+            message = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {locked_value}"
             yield Problem(field, message, ProblemKind.LOCKED_GATE)
 
 

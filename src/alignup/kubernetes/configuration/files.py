@@ -231,9 +231,9 @@ def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str, *, leni
     node_file.notes += [f"ignored {problem}" for problem in unknown_fields]
     if problems := [problem for problem in diagnostics.problems if problem not in unknown_fields]:
         lines = (find_line(text, problem.field, document=node_file.number) for problem in problems)
-        located = [replace(problem, line=line) for problem, line in zip(problems, lines, strict=True)]
+        located_problems = [replace(problem, line=line) for problem, line in zip(problems, lines, strict=True)]
         advice = f"Correct it, or give the configuration of a running kubelet: {distributions.FETCH}"
-        raise ConfigurationError(located, stage=StartupStage.LOAD, source=name, advice=advice)
+        raise ConfigurationError(located_problems, stage=StartupStage.LOAD, source=name, advice=advice)
     notes = [f"{name}: {note}" for note in node_file.notes]
     if node_file.defaults:
         notes.append(f"{name}: set as {node_file.title} sets it: {', '.join(node_file.defaults)}")
@@ -337,15 +337,15 @@ def _walk(directory: Path) -> Iterator[Path]:
 
 def _encoded(base: ConfigurationText, loaded: Configuration) -> dict[str, Any]:
     """Return the fields of the first file as the kubelet encodes them for merging: known ones that are not empty."""
-    encoded = {
+    encoded_fields = {
         name: value
         for name, value in base.document.value.items()
         if name in FIELDS and name not in _TYPE and value not in (None, [], {}, "")
     }
-    encoded[_EVICTION] = dict(loaded.eviction_hard)
+    encoded_fields[_EVICTION] = dict(loaded.eviction_hard)
     if loaded.reserved_memory:
-        encoded["reservedMemory"] = reserved_memory_document(loaded.reserved_memory)
-    return encoded
+        encoded_fields["reservedMemory"] = reserved_memory_document(loaded.reserved_memory)
+    return encoded_fields
 
 
 def _record(origins: dict[str, str], patch: Mapping[str, Any], name: str) -> None:

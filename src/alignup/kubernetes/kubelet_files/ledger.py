@@ -119,8 +119,8 @@ def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[Gap], *, pol
             raise
         ledger = _unchecked_cpus(provider, state, error)
         gaps.append(Gap(f"{state_files.CPU_FILE}: {error}; a kubelet would not start with it"))
-    owned = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
-    for (uid, cpus), (other, other_cpus) in combinations(owned.items(), 2):
+    owned_cpus = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
+    for (uid, cpus), (other, other_cpus) in combinations(owned_cpus.items(), 2):
         if cpus & other_cpus:  # the kubelet does not check this, but neither could be released
             raise StateError(
                 f"pods {uid} and {other} both hold CPUs {bits.show(cpus & other_cpus)}; delete one of them, "
@@ -214,24 +214,27 @@ def restore_devices(machine_devices: Iterable[Device], state: DeviceState) -> It
     of the machine provide the missing nodes: by id, or, if their ids are made up, by matching a device of the file
     with a device of the machine on the same nodes.
     """
-    declared: dict[str, dict[str, Device]] = {}
+    declared_devices: dict[str, dict[str, Device]] = {}
     for device in machine_devices:
-        declared.setdefault(device.resource, {})[device.id] = device
+        declared_devices.setdefault(device.resource, {})[device.id] = device
     nodes_by_resource: dict[str, dict[str, NodeSet]] = {}
     for entry in state.entries:
         nodes_by_id = nodes_by_resource.setdefault(entry.resource, {})
         for id_, nodes in entry.nodes.items():
             nodes_by_id[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
-    for resource in sorted({*declared, *nodes_by_resource, *state.registered}):
+    for resource in sorted({*declared_devices, *nodes_by_resource, *state.registered}):
         healthy = frozenset(state.registered[resource] or ()) if resource in state.registered else None
         yield _match_devices(
-            resource, declared.get(resource, {}), nodes_by_id=nodes_by_resource.get(resource, {}), healthy=healthy
+            resource,
+            declared_devices.get(resource, {}),
+            nodes_by_id=nodes_by_resource.get(resource, {}),
+            healthy=healthy,
         )
 
 
 def _match_devices(
     resource: str,
-    declared: Mapping[str, Device],
+    declared_devices: Mapping[str, Device],
     *,
     nodes_by_id: Mapping[str, NodeSet],
     healthy: Collection[str] | None,
@@ -241,11 +244,13 @@ def _match_devices(
         *sorted(nodes_by_id, key=natural_sort_key),
         *sorted({*(healthy or ())} - nodes_by_id.keys(), key=natural_sort_key),
     ]
-    spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed_ids}, key=natural_sort_key)}
+    spare = {
+        id_: declared_devices[id_] for id_ in sorted(declared_devices.keys() - {*listed_ids}, key=natural_sort_key)
+    }
     devices, moved_ids, added_ids = {}, [], []
     for id_ in listed_ids:
         matching = [device for device in spare.values() if nodes_by_id.get(id_) in (None, device.nodes or 0)][:1]
-        device = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
+        device = declared_devices.get(id_) or (spare.pop(matching[0].id) if matching else None)
         if device is None:
             added_ids.append(id_)
             device = Device(resource, id_, nodes_by_id.get(id_) or None, healthy=False)
@@ -255,7 +260,7 @@ def _match_devices(
     unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
     for id_, device in spare.items():
         devices[id_] = replace(device, healthy=device.healthy and healthy is None)
-    undeclared = [id_ for id_ in added_ids if id_ in nodes_by_id and declared]
+    undeclared = [id_ for id_ in added_ids if id_ in nodes_by_id and declared_devices]
     gaps = [
         Gap(f"{'devices' if ids[1:] else 'device'} {', '.join(ids)} of {resource} {'are' if ids[1:] else 'is'} {text}")
         for ids, text in (
@@ -269,7 +274,7 @@ def _match_devices(
         free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
         text = f"the state files do not contain the topology of {free} of {resource}"
         gaps.append(Gap(text, GapKind.DEVICE_TOPOLOGY, resource))
-    return RestoredDevices(resource, devices, present=healthy is not None or bool(declared), gaps=tuple(gaps))
+    return RestoredDevices(resource, devices, present=healthy is not None or bool(declared_devices), gaps=tuple(gaps))
 
 
 def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:

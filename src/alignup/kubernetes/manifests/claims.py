@@ -252,8 +252,8 @@ def slices_from(slice_: ResourceSlice) -> tuple[Slice, ...]:
     if not spec.per_device_node_selection:
         return (whole,)
     parts: dict[tuple[str, NodeSelector | None], list[SliceDevice]] = {}
-    for device, described in zip(whole.devices, spec.devices, strict=True):
-        parts.setdefault((described.node_name, described.node_selector), []).append(device)
+    for device, api_device in zip(whole.devices, spec.devices, strict=True):
+        parts.setdefault((api_device.node_name, api_device.node_selector), []).append(device)
     return tuple(
         replace(whole, host=host, selector=selector, devices=tuple(devices))
         for (host, selector), devices in parts.items()
@@ -303,9 +303,9 @@ def _expressions(selectors: Iterable[SelectorSpec]) -> tuple[str, ...]:
 
 
 def _device(device: SliceDeviceSpec, spec: SliceSpec) -> SliceDevice:
-    described = device.basic or device
-    values = {_qualified(name, spec.driver): value for name, value in described.attributes.items()}
-    capacity = parse_amounts({name: amount.value for name, amount in described.capacity.items()})
+    api_device = device.basic or device
+    values = {_qualified(name, spec.driver): value for name, value in api_device.attributes.items()}
+    capacity = parse_amounts({name: amount.value for name, amount in api_device.capacity.items()})
     return SliceDevice(
         DeviceId(spec.driver, spec.pool.name, device.name),
         {name: _attribute(value) for name, value in values.items()},

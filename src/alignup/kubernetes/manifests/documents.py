@@ -402,8 +402,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
-            repeated = tuple(DuplicateKey(line, key) for key in keys)
-            yield ParsedDocument(count, line, value, repeated, json=text, start=start)
+            repeated_keys = tuple(DuplicateKey(line, key) for key in keys)
+            yield ParsedDocument(count, line, value, repeated_keys, json=text, start=start)
         line += text.count("\n", start, end)
 
 
@@ -432,22 +432,22 @@ def _levels(value: object) -> Iterator[list[Any]]:
 
 
 def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]:
-    repeated: list[str] = []
+    repeated_keys: list[str] = []
     # Text written as usual has one colon after a quote for each key; only other text is decoded again.
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))
     colons = text.count('":', start, end) - text.count('\\":', start, end)
     if keys == colons and not _UNUSUAL_KEY.search(text, start, end):
-        return repeated
+        return repeated_keys
 
     def note(pairs: list[tuple[str, object]]) -> None:
         keys: set[str] = set()
         for key, _ in pairs:
             if key in keys:
-                repeated.append(key)
+                repeated_keys.append(key)
             keys.add(key)
 
     json.loads(text[start:end], object_pairs_hook=note, parse_int=str)
-    return repeated
+    return repeated_keys
 
 
 def reject_constant(name: str) -> NoReturn:

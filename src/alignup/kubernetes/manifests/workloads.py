@@ -174,8 +174,8 @@ class Workload:
             return self
         manifest_pod = read_pod({**self.manifest, "apiVersion": "v1", "kind": "Pod"})
         named_pod = replace(manifest_pod, name=self.pod.name, namespace=self.pod.namespace)
-        accepted = validation.accept(named_pod, fix_pod_level=False)
-        return replace(self, pod=replace(accepted, uid=self.pod.uid))
+        accepted_pod = validation.accept(named_pod, fix_pod_level=False)
+        return replace(self, pod=replace(accepted_pod, uid=self.pod.uid))
 
     def replica(self, index: int) -> Pod:
         name = f"{self.prefix or self.name}-{index}"
@@ -254,7 +254,7 @@ class _Collector:
         if self.of_trainer:
             self._add_train_jobs()
         if self.problems:
-            wrong = {located.location.file for located in self.problems}
+            wrong = {located_problem.location.file for located_problem in self.problems}
             self.workloads = {
                 key: templates
                 for key, templates in self.workloads.items()

@@ -210,8 +210,8 @@ class PodResourcesClient:
     async def list(self) -> tuple[ListedPod, ...]:
         response = await self._call("List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
         messages = [(pod.SerializeToString(deterministic=True), pod) for pod in response.pod_resources]
-        self._listed = {encoded: self._listed.get(encoded) or _listed_pod(pod) for encoded, pod in messages}
-        return tuple([self._listed[encoded] for encoded, _ in messages])
+        self._listed = {message: self._listed.get(message) or _listed_pod(pod) for message, pod in messages}
+        return tuple([self._listed[message] for message, _ in messages])
 
     async def get(self, namespace: str, name: str) -> ListedPod:
         request = wire.GetPodResourcesRequest(pod_namespace=namespace, pod_name=name)
