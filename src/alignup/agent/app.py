@@ -224,8 +224,8 @@ class _Handlers:
         return json_response(await asyncio.to_thread(machine_to_document, self.agent.queue.state.shown_host().machine))
 
     async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
-        drawn = await self.picture.draw(self.agent.queue.state.shown_host())
-        return Response(drawn, media_type=SVG, headers=HEADERS | _SVG_POLICY)
+        picture = await self.picture.draw(self.agent.queue.state.shown_host())
+        return Response(picture, media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
     async def listen_to_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         return self.streams.response(request)
@@ -290,10 +290,10 @@ def read_pod(content: bytes) -> Pod:
 
 def _accept(pod: Pod) -> Pod:
     """Validate *pod*; without a uid it gets one derived from its namespace and name."""
-    accepted = validation.accept(pod)
-    if accepted.uid:
-        return accepted
-    return replace(accepted, uid=derive_uid("Pod", accepted.namespace, accepted.name))
+    accepted_pod = validation.accept(pod)
+    if accepted_pod.uid:
+        return accepted_pod
+    return replace(accepted_pod, uid=derive_uid("Pod", accepted_pod.namespace, accepted_pod.name))
 
 
 def _no_pod(uid: object) -> ProblemError:

@@ -80,12 +80,12 @@ class ManifestDir:
         derived: set[str] = set()
 
         def accept(pod: Pod) -> Pod:
-            accepted = validation.accept(pod)
-            if accepted.uid:
-                return accepted
-            uid = str(uuid.uuid5(_UID_NAMESPACE, f"{path}\n{accepted!r}"))
+            accepted_pod = validation.accept(pod)
+            if accepted_pod.uid:
+                return accepted_pod
+            uid = str(uuid.uuid5(_UID_NAMESPACE, f"{path}\n{accepted_pod!r}"))
             derived.add(uid)
-            return replace(accepted, uid=uid)
+            return replace(accepted_pod, uid=uid)
 
         try:
             with open_input(path) as file:

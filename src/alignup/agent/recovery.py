@@ -201,8 +201,8 @@ def _imported(empty: AgentState, kubelet: ImportedState, *, now: float) -> Recov
         uid: replace(_record(entry.pod, host, since=now, source=API_SOURCE), grants=kubelet.grants.get(uid, {}))
         for uid, entry in kubelet.ledger.pods.items()
     }
-    declared = {device.resource for device in host.machine.devices}
-    plugins = frozenset(host.ledger.devices.inventories) - declared
+    declared_resources = {device.resource for device in host.machine.devices}
+    plugins = frozenset(host.ledger.devices.inventories) - declared_resources
     return RecoveryResult(state=replace(empty, host=host, admitted=admitted_pods, plugins=plugins))
 
 

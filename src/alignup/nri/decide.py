@@ -235,8 +235,8 @@ class DecidePlugin(AssistPlugin):
         )
         admitted = False
         try:
-            fixed = host.ledger.others[FixedDeviceProvider.name]
-            if unmet := unmet_demand(fixed, pod, host.machine.locality, requested_pod.addresses):
+            fixed_devices = host.ledger.others[FixedDeviceProvider.name]
+            if unmet := unmet_demand(fixed_devices, pod, host.machine.locality, requested_pod.addresses):
                 raise StateError(unmet)
             decision = host.decide(pod)
             self._metrics.decisions.labels(decision.outcome).inc()

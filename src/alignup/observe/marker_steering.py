@@ -161,8 +161,8 @@ class Markers:
 
     def is_seen(self, allocatable: ListedResources) -> bool:
         """Return whether the kubelet offers exactly the markers that are not withdrawn."""
-        offered = {device.id for device in allocatable.devices if device.resource == MARKER_RESOURCE}
-        return offered == {marker.id for marker in self.plugin.devices if marker.healthy}
+        offered_ids = {device.id for device in allocatable.devices if device.resource == MARKER_RESOURCE}
+        return offered_ids == {marker.id for marker in self.plugin.devices if marker.healthy}
 
     def at_rest(self, allocatable: ListedResources, *, since: int) -> ListedResources:
         """Return what the kubelet can allocate when no marker is withdrawn.

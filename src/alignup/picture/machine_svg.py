@@ -66,13 +66,13 @@ def draw_parts(
     layout = replace(layout, occupancy=layout.occupancy.with_stranded(stranded, machine)) if stranded else layout
     painter = _Painter(layout, least=_WIDE)
     names = [", ".join([frame.name, *(box.name for box in frame.boxes)]) for frame in layout.frames]
-    drawn = painter.with_cpus()
-    if len(drawn) != len(names):  # equal NUMA nodes share a box
-        names = [f"NUMA nodes, part {number + 1}" for number in range(len(drawn))]
+    elements = painter.with_cpus()
+    if len(elements) != len(names):  # equal NUMA nodes share a box
+        names = [f"NUMA nodes, part {number + 1}" for number in range(len(elements))]
     around = list(painter.outside_sockets())
     others = [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
     pictures = [
-        *map(svg_inline, drawn, names, ["large" if part.width > _LARGE else "" for part in drawn]),
+        *map(svg_inline, elements, names, ["large" if part.width > _LARGE else "" for part in elements]),
         *(svg_inline(*part, "small") for part in zip(around, others, strict=True)),
     ]
     return MachineParts(layout, tuple(pictures))
@@ -113,16 +113,18 @@ class _Painter:
             prefix = f"{frame.name} · " if len(frame.boxes) == 1 else ""
             inside.append([self._box(box, prefix + box.name) for box in frame.boxes])
         widest = max((box.width for boxes in inside for box in boxes), default=0)
-        drawn = []
+        elements = []
         for frame, boxes in zip(layout.frames, inside, strict=True):
             sized = [box._replace(width=widest) for box in boxes]
             if len(sized) == 1:
-                drawn.append(sized[0])
+                elements.append(sized[0])
             else:
                 fit = min(int(_PAGE_WIDTH / (widest + 12)), 2 if len(sized) <= 4 else 4)
                 across = _columns(len(sized), max(1, fit))
-                drawn.append(framed(label(frame.name, 14, style="strong"), grid(sized, across, gap=10), style="frame"))
-        return drawn
+                elements.append(
+                    framed(label(frame.name, 14, style="strong"), grid(sized, across, gap=10), style="frame")
+                )
+        return elements
 
     def outside_sockets(self) -> Iterator[Drawable]:
         layout = self._layout
@@ -167,13 +169,13 @@ class _Painter:
     def _nodes_without_cpus(self) -> list[Drawable]:
         """Draw nodes without CPUs; equal ones share a box if they are many or have no memory."""
         many = len(self._layout.nodes_without_cpus) > _MAX_BOXES
-        drawn: list[Drawable] = []
+        elements: list[Drawable] = []
         for run in self._layout.fold(self._layout.nodes_without_cpus):
             empty = run[0].node is not None and not run[0].node.memory
             groups = [run] if many or empty else [(box,) for box in run]
-            drawn += map(self._node_without_cpus, groups)
-        widest = max(element.width for element in drawn)
-        return [element._replace(width=widest) for element in drawn]
+            elements += map(self._node_without_cpus, groups)
+        widest = max(element.width for element in elements)
+        return [element._replace(width=widest) for element in elements]
 
     def _node_without_cpus(self, group: Sequence[NodeBox]) -> Drawable:
         first = group[0]
@@ -225,8 +227,8 @@ class _Painter:
         widest = max((group.width for group in groups), default=0)
         most = max(widest, 460.0)
         across = _columns(len(groups), max(1, int(most / (widest + 14))))
-        drawn = grid([group._replace(width=widest) for group in groups], across, gap=12)
-        return stack([drawn, *self._uses(box.cpus, max(most, self._least))], 6)
+        cpu_grid = grid([group._replace(width=widest) for group in groups], across, gap=12)
+        return stack([cpu_grid, *self._uses(box.cpus, max(most, self._least))], 6)
 
     def _uses(self, cpus: CpuSet, most: float) -> Iterator[Drawable]:
         """Draw how many CPUs have each use, if that is known."""

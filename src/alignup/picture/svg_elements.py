@@ -197,11 +197,11 @@ def svg_document(page: Drawable, *, title: str, description: str) -> str:
     )
 
 
-def svg_inline(drawn: Drawable, name: str, style: str = "") -> str:
+def svg_inline(element: Drawable, name: str, style: str = "") -> str:
     """Return a picture inside a page that has the style sheet; *name* is for screen readers, *style* a CSS class."""
     canvas = Canvas()
-    drawn.draw(canvas, 1, 1, drawn.width, drawn.height)
-    across, down = round(drawn.width + 2), round(drawn.height + 2)
+    element.draw(canvas, 1, 1, element.width, element.height)
+    across, down = round(element.width + 2), round(element.height + 2)
     head = f'<svg class="{f"alignup {style}".rstrip()}" role="img" aria-label="{escape(name)}"'
     return f'{head} width="{across}" height="{down}" viewBox="0 0 {across} {down}">{"".join(canvas.parts)}</svg>'
 

@@ -46,7 +46,7 @@ def plan_on_node(
     end only if preemption is allowed.
     """
     objects = {workload.pod.uid: _read_object(workload) for workload in running if workload.has_uid}
-    pods = {each.pod.uid: each for each in _running_pods(host, pod, objects, rules)}
+    pods = {running_pod.pod.uid: running_pod for running_pod in _running_pods(host, pod, objects, rules)}
     if missing := host.missing_devices(pod):
         plan = MovePlan(problem=sentences.not_schedulable(pod, missing))
     else:

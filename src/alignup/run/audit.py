@@ -75,8 +75,8 @@ def audit(directory: Path, *, agent: AgentClient | None, fix: bool) -> AuditRepo
         failures = [failure for run in runs for failure in restore_run(run)]
     second = _audit_once(directory, agent)
     remaining_keys = {drift.key for drift in second.drifts}
-    fixed = tuple(drift for drift in first.drifts if drift.key not in remaining_keys)
-    return second._replace(fixed=fixed, failures=tuple(failures))
+    fixed_drifts = tuple(drift for drift in first.drifts if drift.key not in remaining_keys)
+    return second._replace(fixed=fixed_drifts, failures=tuple(failures))
 
 
 def _audit_once(directory: Path, agent: AgentClient | None) -> AuditReport:

@@ -77,7 +77,7 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
     """Run the command and return its exit code; ``RunRejectedError`` when it does not fit within *timeout* seconds."""
     end = time.monotonic() + timeout
     while True:
-        with block_signals() as blocked:
+        with block_signals() as blocked_signals:
             try:
                 record, placement = _admit(allocator, job)
             except RunRejectedError as rejected:
@@ -85,7 +85,7 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
                     raise
             else:
                 environment = {**os.environ, **build_environment(job.request, placement)}
-                code = _start_and_wait(allocator, job, record, environment, blocked)
+                code = _start_and_wait(allocator, job, record, environment, blocked_signals)
                 while signal.sigtimedwait(_BLOCKED, 0) is not None:
                     pass  # signals that came too late for the command are dropped
                 return code
@@ -169,11 +169,11 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
 
 
 def _start_and_wait(
-    allocator: Allocator, job: RunJob, record: RunRecord, environment: Mapping[str, str], blocked: Signals
+    allocator: Allocator, job: RunJob, record: RunRecord, environment: Mapping[str, str], blocked_signals: Signals
 ) -> int:
     try:
         try:
-            pid = start_command(record, environment=environment, blocked=blocked)
+            pid = start_command(record, environment=environment, blocked_signals=blocked_signals)
         except CommandStartError:
             raise
         except EnforceError:
@@ -184,7 +184,7 @@ def _start_and_wait(
             record = record._replace(cgroup=None)
             with job.registry.locked():
                 job.registry.put(record)
-            pid = start_command(record, environment=environment, blocked=blocked)
+            pid = start_command(record, environment=environment, blocked_signals=blocked_signals)
         if record.cgroup is None:
             _record_started(job, record, pid)
         return wait_for_command(pid)
@@ -250,7 +250,7 @@ def block_signals() -> Iterator[Signals]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
-def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals) -> int:
+def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked_signals: Signals) -> int:
     """Start the command of *run* where the run is placed, and return its pid.
 
     Raises ``CommandStartError`` if it cannot be executed, ``EnforceError`` if it cannot be placed.
@@ -261,7 +261,7 @@ def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked: Si
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _exec(run, environment=environment, blocked=blocked, errors=writer)
+        _exec(run, environment=environment, blocked_signals=blocked_signals, errors=writer)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         error = pipe.read().decode("utf-8", "replace")
@@ -302,13 +302,13 @@ def _exit_code(pid: int) -> int | None:
         return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
-def _exec(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals, errors: int) -> NoReturn:
+def _exec(run: RunRecord, *, environment: Mapping[str, str], blocked_signals: Signals, errors: int) -> NoReturn:
     """Place this process and replace it with the command; on failure write the error to the pipe and exit."""
     try:
         _place_self(run)
         for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_signals)
         os.execvpe(run.command[0], run.command, environment)  # noqa: S606 - the user's command, without a shell
     except EnforceError as error:
         os.write(errors, str(error).encode("utf-8", "replace"))

@@ -232,10 +232,11 @@ class LocalAllocator:
         self.changed = False
 
 
-def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+def _free_devices(ledger: DeviceLedger, claimed_ids: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
     """Return the claimed devices that exist and that no run in the ledger holds."""
     free = {
-        resource: set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
+        resource: set(claimed_ids.get(resource, ()))
+        & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
         for resource, inventory in ledger.inventories.items()
     }
     return {resource: ids for resource, ids in free.items() if ids}

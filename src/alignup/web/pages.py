@@ -216,7 +216,7 @@ def describe_machine(host: Host) -> dict[str, Any]:
     occupancy = parts.layout.occupancy
     largest = largest_requests(host)
     totals = sum_bars(numa)
-    best = {name: max(offered.get(name, 0) for offered in largest.values()) for name in totals} if largest else {}
+    best = {name: max(amounts.get(name, 0) for amounts in largest.values()) for name in totals} if largest else {}
     return {
         "facts": " · ".join([parts.layout.title, *parts.layout.facts]),
         "pictures": parts.pictures,

@@ -52,13 +52,15 @@ class SnapshotPager(Generic[Item]):
         Raise ``InvalidTokenError`` or ``TokenExpiredError`` if there is no such page.
         """
         key, start, items = self._find(token) if token is not None else (None, 0, take_snapshot())
-        encoded = await encode_items(items, self._encode, start=start, limit=limit)
-        end = start + len(encoded)
+        encoded_items = await encode_items(items, self._encode, start=start, limit=limit)
+        end = start + len(encoded_items)
         if end >= len(items):
-            return Page(items=encoded, token=None, remaining=0)
+            return Page(items=encoded_items, token=None, remaining=0)
         key = key or self._keep(items)
         text = f"{key}.{end}".encode("ascii")
-        return Page(items=encoded, token=base64.urlsafe_b64encode(text).decode("ascii"), remaining=len(items) - end)
+        return Page(
+            items=encoded_items, token=base64.urlsafe_b64encode(text).decode("ascii"), remaining=len(items) - end
+        )
 
     def _keep(self, items: Sequence[Item]) -> str:
         self._drop_expired()
@@ -94,9 +96,9 @@ async def encode_items(
         size, end = 0, min(len(items), start + limit)
         for position in range(start, end, _SLICE):
             for item in items[position : min(position + _SLICE, end)]:
-                encoded = encode(item)
-                yield encoded
-                size += len(encoded)
+                encoded_item = encode(item)
+                yield encoded_item
+                size += len(encoded_item)
                 if size >= MAX_PAGE_BYTES:
                     return
 
