@@ -455,12 +455,12 @@ class Cluster:
 
     def plan(self, pods: Sequence[PendingPod], rules: MoveRules) -> MovePlan:
         """Return the fewest moves that were found after which all *pods* are admitted, together."""
-        members = [waiting.pod for waiting in pods]
+        members = [pending_pod.pod for pending_pod in pods]
         planner = self.planner(rules, members)
         if len(pods) == 1:
             return planner.plan(pods)
-        by_uid = {waiting.pod.uid: waiting for waiting in pods}
-        hosts_by_uid = {waiting.pod.uid: planner.hosts_for(waiting) for waiting in pods}
+        by_uid = {pending_pod.pod.uid: pending_pod for pending_pod in pods}
+        hosts_by_uid = {pending_pod.pod.uid: planner.hosts_for(pending_pod) for pending_pod in pods}
         answer = self.feasible_gang(members, eligible=lambda pod: hosts_by_uid[pod.uid])
         rest = [by_uid[pod.uid] for pod in answer.rest]
         at_least = 1 if rest and answer.proved else 0
@@ -539,23 +539,23 @@ class Cluster:
 
     def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:
         """Find the causes of rejections; *reports* that arrived may have told them."""
-        waiting = []
-        for rejected_binding in record.rejected:
-            rejected_binding.reports += reports
-            causes = [cause for cause in Cause if cause in rejected_binding.binding.causes]
-            if not causes and self._ended_before(rejected_binding.binding, record):
+        unexplained = []
+        for rejection in record.rejected:
+            rejection.reports += reports
+            causes = [cause for cause in Cause if cause in rejection.binding.causes]
+            if not causes and self._ended_before(rejection.binding, record):
                 causes = [Cause.POD_END]
-            if not causes and rejected_binding.reports < MAX_REPORTS:
-                waiting.append(rejected_binding)
+            if not causes and rejection.reports < MAX_REPORTS:
+                unexplained.append(rejection)
                 continue
-            if not causes and rejected_binding.binding.steered:
+            if not causes and rejection.binding.steered:
                 causes = [Cause.STEERING]
             if not causes and record.report.approximate:
                 causes = [Cause.APPROXIMATE]
             if not causes:
-                causes = [Cause.HOST_RESOURCES if rejected_binding.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._note_rejection(RejectedPrediction(rejected_binding.binding.uid, record.name, causes[0]))
-        record.rejected = waiting
+                causes = [Cause.HOST_RESOURCES if rejection.reason.startswith("OutOf") else Cause.UNEXPLAINED]
+            self._note_rejection(RejectedPrediction(rejection.binding.uid, record.name, causes[0]))
+        record.rejected = unexplained
 
     def _note_rejection(self, prediction: RejectedPrediction) -> None:
         self._rejections.append(prediction)
@@ -575,13 +575,13 @@ class Cluster:
 
     def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:
         """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""
-        for place, binding in enumerate(replaced.confirmed):
+        for position, binding in enumerate(replaced.confirmed):
             if binding.foreign:
                 continue
             difference = placement_difference(binding.verdict, binding.uid, record.model, record.ledger)
             causes = [cause for cause in Cause if cause in binding.causes]
             if difference and not causes:
-                earlier = [confirmed.pod for confirmed in replaced.confirmed[:place]]
+                earlier = [confirmed.pod for confirmed in replaced.confirmed[:position]]
                 if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
                 elif binding.steered:

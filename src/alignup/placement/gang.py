@@ -78,8 +78,8 @@ def place_gang(  # noqa: PLR0913 - one question
     *has_room* may refuse members that a host would admit. ``PodError`` if no host could decide on one of them.
     """
     placed_before = [GangBinding(pod, placed_on[pod.uid]) for pod in members if pod.uid in placed_on]
-    waiting = [pod for pod in members if pod.uid not in placed_on]
-    kinds = _sort_into_kinds(verdicts, waiting, eligible)
+    waiting_pods = [pod for pod in members if pod.uid not in placed_on]
+    kinds = _sort_into_kinds(verdicts, waiting_pods, eligible)
 
     def fits(host: str, path: _Path) -> bool:
         return has_room is None or has_room(host, [kinds[number].members[0] for number in path])
@@ -96,7 +96,7 @@ def place_gang(  # noqa: PLR0913 - one question
     reasons = {number: search.verdicts_beside(paths, number) for number in set(rest.values())}
     return GangAnswer(
         bindings=(*placed_before, *new_bindings),
-        rest=tuple([pod for pod in waiting if pod.uid in rest]),
+        rest=tuple([pod for pod in waiting_pods if pod.uid in rest]),
         verdicts={uid: reasons[number] for uid, number in rest.items()},
         proved=proved,
         steps=search.steps,

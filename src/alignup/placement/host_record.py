@@ -144,9 +144,9 @@ class HostRecord:
         observed = [binding for binding in self.bindings if binding.observed]
         return tuple(
             binding
-            for place, binding in enumerate(observed)
+            for position, binding in enumerate(observed)
             if binding not in confirmed
-            and any(later in confirmed and not _unordered(binding, later) for later in observed[place + 1 :])
+            and any(later in confirmed and not _unordered(binding, later) for later in observed[position + 1 :])
         )
 
     def assume(self, pod: Pod, verdict: Verdict, *, or_elsewhere: bool = False) -> None:
@@ -178,8 +178,10 @@ class HostRecord:
     def before(self, uid: str) -> "HostRecord":
         """Return this record as it would be without an assumed pod, and without the pods that come after this pod."""
         other = copy(self)
-        place = next(place for place, entry in enumerate(self._log) if entry.uid == uid and isinstance(entry, Binding))
-        vars(other).update(_log=self._log[:place], _states=None, _steps=dict(self._steps))
+        position = next(
+            position for position, entry in enumerate(self._log) if entry.uid == uid and isinstance(entry, Binding)
+        )
+        vars(other).update(_log=self._log[:position], _states=None, _steps=dict(self._steps))
         return other
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
@@ -190,9 +192,11 @@ class HostRecord:
         binding = self.binding(pod.uid)
         if pod.uid in self.ledger.pods or (binding and binding.observed):
             return
-        place = self._first_unobserved()
+        position = self._first_unobserved()
         if binding:
-            overtaken = [entry for entry in self._log[place : self._log.index(binding)] if isinstance(entry, Binding)]
+            overtaken = [
+                entry for entry in self._log[position : self._log.index(binding)] if isinstance(entry, Binding)
+            ]
             self._log.remove(binding)
             _change_order(overtaken, binding)
             binding.observed = True
@@ -203,7 +207,7 @@ class HostRecord:
             for later in self.bindings:
                 if not later.observed:
                     later.causes.add(Cause.FOREIGN_POD)
-        self._log.insert(place, binding)
+        self._log.insert(position, binding)
         self._states = None
 
     def observe_stage(self, uid: str, stage: PodStage) -> None:
@@ -241,7 +245,7 @@ class HostRecord:
         for binding in (
             *self.bindings,
             *self._skipped.values(),
-            *(rejected_binding.binding for rejected_binding in self.rejected),
+            *(rejection.binding for rejection in self.rejected),
         ):
             binding.causes.add(cause)
 
@@ -254,7 +258,9 @@ class HostRecord:
         return self._states
 
     def _first_unobserved(self) -> int:
-        places = (place for place, entry in enumerate(self._log) if isinstance(entry, Binding) and not entry.observed)
+        places = (
+            position for position, entry in enumerate(self._log) if isinstance(entry, Binding) and not entry.observed
+        )
         return next(places, len(self._log))
 
     def _prune(self) -> None:

@@ -91,7 +91,7 @@ def find_hosts(
             continue
         admitted_pods: dict[str, Pod] = {}
         refused_shapes: set[int] = set()  #: shapes that do not fit beside those that the host has by now
-        candidates = {uid: waiting for uid, waiting in waiting_pods.items() if record.name in usable[uid]}
+        candidates = {uid: entry for uid, entry in waiting_pods.items() if record.name in usable[uid]}
         after = record.model.without(record.ledger, record.ledger.pods)
         for uid, (pod, shape) in candidates.items():
             if shape in refused_shapes:
@@ -104,7 +104,7 @@ def find_hosts(
                 refused_shapes.clear()
         if admitted_pods:
             hosts[record.name] = tuple(admitted_pods.values())
-            waiting_pods = {uid: waiting for uid, waiting in waiting_pods.items() if uid not in admitted_pods}
+            waiting_pods = {uid: entry for uid, entry in waiting_pods.items() if uid not in admitted_pods}
         unsuitable += bool(candidates) and not admitted_pods
         if not waiting_pods or unsuitable >= max_unsuitable:
             break

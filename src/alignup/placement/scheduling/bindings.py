@@ -181,8 +181,8 @@ class Bindings:
             self._turn.emit(AnswerBinding(request, FAILED))
         if binding is None:
             return
-        for waiting in self._waiting.values():
-            waiting[:] = [other for other in waiting if other is not binding]
+        for waiting_bindings in self._waiting.values():
+            waiting_bindings[:] = [other for other in waiting_bindings if other is not binding]
         if binding in self._queues.get(binding.node, ()):
             self._leave(binding)
 

@@ -202,7 +202,7 @@ class GatedClaims:
         limit, busy = SURE, self._busy(pod)
         if busy is None:
             return ()
-        for place, name in enumerate(candidates):
+        for position, name in enumerate(candidates):
             if name in busy:
                 continue
             fit = self._facts.claim_fit(pod, name)
@@ -212,7 +212,7 @@ class GatedClaims:
                 continue
             if not fit.certain:
                 limit = UNSURE
-            chosen_nodes.append((not self._may_align(pod, name), place, name))
+            chosen_nodes.append((not self._may_align(pod, name), position, name))
             if len(chosen_nodes) >= max(limit, JUDGED):
                 break
         return tuple(name for _, _, name in sorted(chosen_nodes)[:limit])

@@ -330,30 +330,30 @@ class Gate:
         head = self.queue.next_head(self._may_try, self._isolated_namespace)
         if head is None:
             return None
-        pod_class, waiting = head
+        pod_class, waiting_pod = head
         try:
-            return self._try(waiting, pod_class)
+            return self._try(waiting_pod, pod_class)
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            self.step_failed("place", waiting.uid, error, waiting)
+            self.step_failed("place", waiting_pod.uid, error, waiting_pod)
             return False
 
-    def _try(self, waiting: PodFacts, pod_class: PodClass) -> bool:
+    def _try(self, waiting_pod: PodFacts, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:
             self.queue.block(pod_class)
-            if waiting.uid not in self._preparing:
-                self._preparing[waiting.uid] = pod_class
-                self._turn.emit(DecideLargePod(waiting.uid, pod_class.pod))
+            if waiting_pod.uid not in self._preparing:
+                self._preparing[waiting_pod.uid] = pod_class
+                self._turn.emit(DecideLargePod(waiting_pod.uid, pod_class.pod))
             return False
         pod_class.prepared = False
-        if isinstance(waiting, WaitingGang):
-            return self._try_gang(waiting, pod_class)
-        nodes = self._choose(waiting, pod_class)
+        if isinstance(waiting_pod, WaitingGang):
+            return self._try_gang(waiting_pod, pod_class)
+        nodes = self._choose(waiting_pod, pod_class)
         if not nodes:
             self.queue.block(pod_class)
             self._explanations.explain_later(pod_class)
             return False
         self.queue.unblock(pod_class)
-        self._plan_release(waiting, nodes)
+        self._plan_release(waiting_pod, nodes)
         self._write_planned()
         return True
 
@@ -383,34 +383,34 @@ class Gate:
         writing = self.releases.unwritten[namespace]
         return unbound < max(options.share * nodes, 1) and writing < max(options.share * options.parallel, 1)
 
-    def _choose(self, waiting: PodFacts, pod_class: PodClass) -> tuple[str, ...]:
+    def _choose(self, waiting_pod: PodFacts, pod_class: PodClass) -> tuple[str, ...]:
         """Return the best node, or several for a pod with claims, which are then assumed; empty if there is none."""
-        pod = waiting.pod
+        pod = waiting_pod.pod
         try:
-            candidates = self._candidates(waiting, pod_class)
+            candidates = self._candidates(waiting_pod, pod_class)
             if not pod.uses_claims:
                 return next(((name,) for name in candidates if self._assumptions.assume(pod, name).admits), ())
             if problem := claim_preference(pod)[1]:
-                self._turn.emit(WriteEvent(waiting.uid, reason_codes.UNKNOWN_CLAIM_PREFERENCE, problem))
+                self._turn.emit(WriteEvent(waiting_pod.uid, reason_codes.UNKNOWN_CLAIM_PREFERENCE, problem))
             chosen_nodes = self.claims.choose(pod, candidates, pod_class.drop)
-            return self._assumptions.assume_any(pod, self._nameable(waiting, chosen_nodes))
+            return self._assumptions.assume_any(pod, self._nameable(waiting_pod, chosen_nodes))
         except AlignError as error:
             self._turn.emit(
-                WriteEvent(waiting.uid, reason_codes.INVALID_POD, f"no kubelet can decide on the pod: {error}")
+                WriteEvent(waiting_pod.uid, reason_codes.INVALID_POD, f"no kubelet can decide on the pod: {error}")
             )
             return ()
 
-    def _candidates(self, waiting: PodFacts, pod_class: PodClass) -> Iterator[str]:
+    def _candidates(self, waiting_pod: PodFacts, pod_class: PodClass) -> Iterator[str]:
         """Yield the nodes that may be chosen, the best first, and then the nodes that the pod should avoid."""
-        avoided = self._avoided.of(waiting, now=self._turn.now)
+        avoided = self._avoided.of(waiting_pod, now=self._turn.now)
         last: list[str] = []
         for name in self.queue.candidates(pod_class, self._rank):
             if name in avoided:
                 last.append(name)
-            elif self._may_choose(waiting, pod_class, name):
+            elif self._may_choose(waiting_pod, pod_class, name):
                 yield name
         for name in last:
-            if self._may_choose(waiting, pod_class, name):
+            if self._may_choose(waiting_pod, pod_class, name):
                 yield name
 
     def _nameable(self, facts: PodFacts, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -429,13 +429,13 @@ class Gate:
             for ranked_host in ranked_hosts
         ]
 
-    def _may_choose(self, waiting: PodFacts, pod_class: PodClass, name: str) -> bool:
-        if not self._assumptions.has_room(name, waiting.pod):
+    def _may_choose(self, waiting_pod: PodFacts, pod_class: PodClass, name: str) -> bool:
+        if not self._assumptions.has_room(name, waiting_pod.pod):
             pod_class.drop(name)
             return False
-        if not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order):
+        if not self._kept_nodes.keeps_out(name, waiting_pod.pod, waiting_pod.order):
             return True
-        self._kept_nodes.kept_out(name, waiting.pod)
+        self._kept_nodes.kept_out(name, waiting_pod.pod)
         return False
 
     # Gangs
@@ -482,20 +482,20 @@ class Gate:
         self.queue.nodes_changed(nodes, taken=True)
 
     @contextmanager
-    def _isolated(self, step: str, waiting: PodFacts) -> Iterator[None]:
+    def _isolated(self, step: str, waiting_pod: PodFacts) -> Iterator[None]:
         """Let a step fail for one pod or gang alone, and try it again later."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            self.step_failed(step, waiting.uid, error, waiting)
+            self.step_failed(step, waiting_pod.uid, error, waiting_pod)
 
-    def step_failed(self, step: str, uid: str, error: Exception, waiting: PodFacts | None = None) -> None:
+    def step_failed(self, step: str, uid: str, error: Exception, waiting_pod: PodFacts | None = None) -> None:
         """Undo everything for a pod or gang whose step has failed, and try it again later."""
-        waiting = waiting or self._pods.get(uid)
-        pods = waiting.members if isinstance(waiting, WaitingGang) else (waiting,) if waiting else ()
+        waiting_pod = waiting_pod or self._pods.get(uid)
+        pods = waiting_pod.members if isinstance(waiting_pod, WaitingGang) else (waiting_pod,) if waiting_pod else ()
         uids = [facts.uid for facts in pods] or ([uid] if step == QUEUE else [])  # others are bound or gone
         seconds = self._count_failure(uids[0]) if uids else 0.0
-        name = waiting.full_name if waiting else uid
+        name = waiting_pod.full_name if waiting_pod else uid
         self._turn.failed(step, name, error, seconds)
         undo: list[Callable[[], object]] = [partial(self.queue.remove, uid)]
         for member in uids:

@@ -131,13 +131,13 @@ class KeptNodes:
 
     def unschedulable(self) -> list[PodFacts]:
         """Return the pods that wait for their schedulers."""
-        waiting = [waiting.facts for waiting in self._waiting.values()]
-        return [facts for facts in waiting if facts.state is WaitState.UNSCHEDULABLE]
+        pods = [waiting_pod.facts for waiting_pod in self._waiting.values()]
+        return [facts for facts in pods if facts.state is WaitState.UNSCHEDULABLE]
 
     def overdue(self, now: float) -> list[PodFacts]:
         """Return the pods that have waited as long as a node is kept after, in their order; one of each gang."""
-        waiting = [waiting.facts for waiting in self._waiting.values()]
-        late = [facts for facts in waiting if now - facts.since >= self.patience.get(facts.state, float("inf"))]
+        pods = [waiting_pod.facts for waiting_pod in self._waiting.values()]
+        late = [facts for facts in pods if now - facts.since >= self.patience.get(facts.state, float("inf"))]
         late.sort(key=lambda facts: facts.order)
         return list({facts.group or facts.uid: facts for facts in reversed(late)}.values())[::-1]
 
@@ -155,7 +155,7 @@ class KeptNodes:
         record = self._cluster.record(node)
         if record is not None and record.holds(pod.uid):  # this was decided when it got its place
             return False
-        others = [replace(other, uid=f"{SHAPE_UID}-{place}") for place, other in enumerate(after)]
+        others = [replace(other, uid=f"{SHAPE_UID}-{number}") for number, other in enumerate(after)]
         return self._keeps_out(node, kept_node, (*others, pod))
 
     def _keeps_out(self, node: str, kept_node: KeptNode, newcomers: Sequence[Pod]) -> bool:
@@ -196,11 +196,11 @@ class KeptNodes:
 
     def waits(self, facts: PodFacts) -> None:
         """Note that a pod waits, or its present version."""
-        waiting = self._waiting.get(facts.uid)
-        if waiting is None:
+        waiting_pod = self._waiting.get(facts.uid)
+        if waiting_pod is None:
             self._waiting[facts.uid] = WaitingPod(facts)
         else:
-            waiting.facts = facts
+            waiting_pod.facts = facts
 
     def waits_no_longer(self, uid: str) -> list[Instruction]:
         """Note that a pod is placed or gone; return the nodes that are not kept for it any more."""
@@ -274,13 +274,13 @@ class KeptNodes:
         self._checked = now
         return given_back + self._keep_next(now)
 
-    def _isolated(self, waiting: WaitingPod, now: float, step: Callable[[], Result]) -> Result | None:
+    def _isolated(self, waiting_pod: WaitingPod, now: float, step: Callable[[], Result]) -> Result | None:
         """Let a step fail for one pod alone, which gets no nodes for a while then."""
         try:
             return step()
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            waiting.retry = now + UNSUITABLE_SECONDS
-            self._turn.failed("place", waiting.facts.full_name, error, UNSUITABLE_SECONDS)
+            waiting_pod.retry = now + UNSUITABLE_SECONDS
+            self._turn.failed("place", waiting_pod.facts.full_name, error, UNSUITABLE_SECONDS)
             return None
 
     def _give_back_delaying(self, holder: NodeHolder, now: float) -> list[Instruction]:
@@ -328,23 +328,23 @@ class KeptNodes:
         """Keep nodes for the first pod that has waited long and has none, or note which holders it waits for."""
         by_namespace = Counter(holder.namespace for holder in self._holders())
         due = [
-            waiting
-            for waiting in self._waiting.values()
-            if by_namespace[waiting.facts.namespace] < NAMESPACE_HOLDERS
-            and self._isolated(waiting, now, partial(self._is_due, waiting, now))
+            waiting_pod
+            for waiting_pod in self._waiting.values()
+            if by_namespace[waiting_pod.facts.namespace] < NAMESPACE_HOLDERS
+            and self._isolated(waiting_pod, now, partial(self._is_due, waiting_pod, now))
         ]
-        for waiting in sorted(due, key=lambda waiting: waiting.facts.order):
-            instructions = self._isolated(waiting, now, partial(self._keep_for, waiting, now))
+        for waiting_pod in sorted(due, key=lambda waiting_pod: waiting_pod.facts.order):
+            instructions = self._isolated(waiting_pod, now, partial(self._keep_for, waiting_pod, now))
             if instructions is not None:
                 return instructions
         return []
 
-    def _keep_for(self, waiting: WaitingPod, now: float) -> list[Instruction] | None:
+    def _keep_for(self, waiting_pod: WaitingPod, now: float) -> list[Instruction] | None:
         """Keep nodes for a pod, or its gang; ``None``: the gang cannot start anyway."""
-        candidate = self._as_holder(waiting)
+        candidate = self._as_holder(waiting_pod)
         if candidate is None:
             return None
-        waiting.retry = now + UNSUITABLE_SECONDS
+        waiting_pod.retry = now + UNSUITABLE_SECONDS
         holder, pods = candidate
         try:
             hosts = self._find_nodes(pods, holder)
@@ -358,29 +358,29 @@ class KeptNodes:
             earlier[0].delayed.add(holder.uid)
             return []
         self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
-        waited = now - waiting.facts.since
+        waited = now - waiting_pod.facts.since
         return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
 
-    def _is_due(self, waiting: WaitingPod, now: float) -> bool:
-        facts = waiting.facts
+    def _is_due(self, waiting_pod: WaitingPod, now: float) -> bool:
+        facts = waiting_pod.facts
         patience = self.patience.get(facts.state)
-        if patience is None or now - facts.since < patience or waiting.retry > now:
+        if patience is None or now - facts.since < patience or waiting_pod.retry > now:
             return False
         return self._will_schedule(facts) and self.namespaces.may_keep(facts.namespace, now)
 
-    def _as_holder(self, waiting: WaitingPod) -> tuple[NodeHolder, Sequence[PodFacts]] | None:
+    def _as_holder(self, waiting_pod: WaitingPod) -> tuple[NodeHolder, Sequence[PodFacts]] | None:
         """Return a pod, or its gang if more than one pod of it is missing, with the pods that must start together.
 
         ``None``: the gang cannot start anyway, since too few of its pods exist.
         """
-        facts = waiting.facts
+        facts = waiting_pod.facts
         if facts.group is None:
-            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+            return NodeHolder(facts.full_name, waiting_pod, facts.order, frozenset((facts.uid,))), (facts,)
         gang = self._facts.gang(facts.group)
         placed_count = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
         missing = gang.minimum - placed_count
         if missing <= 1:
-            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+            return NodeHolder(facts.full_name, waiting_pod, facts.order, frozenset((facts.uid,))), (facts,)
         uids = gang.gated if facts.state is WaitState.GATED else gang.waiting
         members = [member for uid in uids if not self._is_placed(uid) and (member := self._facts.pod(uid))]
         members = [member for member in members if self._will_schedule(member)]
@@ -391,7 +391,7 @@ class KeptNodes:
         members.sort(key=lambda member: member.order)
         # The rest of a gang that has started comes before all others of its priority, but not before higher ones.
         order = (members[0].order[0], "", "", "") if placed_count else members[0].order
-        holder = NodeHolder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
+        holder = NodeHolder(f"gang {facts.group}", waiting_pod, order, frozenset(uids), facts.group)
         return holder, [member for member in members if needs_alignment(member.pod)][:missing]
 
     def _find_nodes(self, members: Sequence[PodFacts], holder: NodeHolder) -> dict[str, tuple[Pod, ...]]:

@@ -84,11 +84,11 @@ class PodClass:
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the nodes, the best first; the caller may drop the last one."""
-        place = 0
-        while self.ranking is not None and place < len(self.ranking):
-            rank = self.ranking[place]
+        position = 0
+        while self.ranking is not None and position < len(self.ranking):
+            rank = self.ranking[position]
             yield rank[2]
-            place += rank[2] in self._ranks
+            position += rank[2] in self._ranks
 
 
 @dataclass(slots=True, eq=False)
@@ -131,9 +131,9 @@ class BlockedClasses:
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry; do nothing without it, since an earlier step may have failed."""
-        place = bisect_left(self.entries, entry)
-        if self.entries[place : place + 1] == [entry]:
-            del self.entries[place]
+        position = bisect_left(self.entries, entry)
+        if self.entries[position : position + 1] == [entry]:
+            del self.entries[position]
 
     def next(self, changes: int) -> Entry | None:
         """Return the first pod of the class to try next, after as many *changes*; ``None``: there were none since."""
@@ -144,9 +144,9 @@ class BlockedClasses:
                 self._changes = changes
                 self._tried = None
                 self._over = False
-            place = 0 if self._tried is None else bisect_right(self.entries, self._tried)
-            if place < len(self.entries):
-                return self.entries[place]
+            position = 0 if self._tried is None else bisect_right(self.entries, self._tried)
+            if position < len(self.entries):
+                return self.entries[position]
             self._over = True
 
     def tried(self, entry: Entry) -> None:
@@ -171,20 +171,20 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         self._blocked: dict[str, BlockedClasses] = {}  #: by namespace
         self._failures: Counter[_List] = Counter()
 
-    def add(self, waiting: PodFacts) -> PodClass:
+    def add(self, waiting_pod: PodFacts) -> PodClass:
         """Add a pod, or replace it by its present version; return its class."""
-        self._pop(waiting.uid)
-        namespace = waiting.namespace
-        key = _class_key(waiting)
-        if self._is_planned(waiting.uid):
-            key = (key, waiting.uid)  # no other pod may go where it may
+        self._pop(waiting_pod.uid)
+        namespace = waiting_pod.namespace
+        key = _class_key(waiting_pod)
+        if self._is_planned(waiting_pod.uid):
+            key = (key, waiting_pod.uid)  # no other pod may go where it may
         pod_class = self._classes.get(key)
         if pod_class is None:
-            representative = replace(waiting.pod, uid=SHAPE_UID)
+            representative = replace(waiting_pod.pod, uid=SHAPE_UID)
             pod_class = self._classes[key] = PodClass(key, namespace, representative)
         self._unused.pop(pod_class, None)
         before = self._kinds[pod_class][0] if pod_class in self._kinds else None
-        self.put(waiting.uid, waiting, kind=pod_class, order=waiting.order)
+        self.put(waiting_pod.uid, waiting_pod, kind=pod_class, order=waiting_pod.order)
         self.namespaces[namespace] += 1
         self._replace_head(pod_class, before)
         return pod_class
@@ -343,15 +343,15 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         return iter(pod_class)
 
 
-def _class_key(waiting: PodFacts) -> Hashable:
-    if isinstance(waiting, WaitingGang):
-        return waiting.key
-    return waiting.namespace, kind_key(waiting)
+def _class_key(waiting_pod: PodFacts) -> Hashable:
+    if isinstance(waiting_pod, WaitingGang):
+        return waiting_pod.key
+    return waiting_pod.namespace, kind_key(waiting_pod)
 
 
-def kind_key(waiting: PodFacts) -> Hashable:
+def kind_key(waiting_pod: PodFacts) -> Hashable:
     """Return a key that is equal for pods of a namespace that can go to the same nodes."""
-    return shape_key(waiting.pod), waiting.selection, _claims_key(waiting.pod)
+    return shape_key(waiting_pod.pod), waiting_pod.selection, _claims_key(waiting_pod.pod)
 
 
 def _claims_key(pod: Pod) -> Hashable:

@@ -115,8 +115,8 @@ class Preemption:
     def _gang_candidates(self, pending: Sequence[PendingPod], priority: int) -> Collection[str]:
         """Return nodes with pods of a lower priority, for each kind of pods those that lack least."""
         candidates: set[str] = set()
-        for waiting in {build_shape(waiting.pod): waiting for waiting in pending}.values():
-            verdicts = self._cluster.verdicts(waiting.pod, waiting.hosts or ())
+        for pending_pod in {build_shape(pending_pod.pod): pending_pod for pending_pod in pending}.values():
+            verdicts = self._cluster.verdicts(pending_pod.pod, pending_pod.hosts or ())
             names = sorted(verdicts, key=lambda node: (lack(verdicts[node]), node))
             lower = (node for node in names if self._has_lower(node, priority))
             candidates.update(islice(lower, max(MAX_SEARCHED, 2 * len(pending))))

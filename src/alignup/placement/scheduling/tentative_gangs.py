@@ -213,8 +213,8 @@ class TentativeGangs:
     def _known_members(self, key: GroupKey) -> GangFacts:
         """Return the pods of a group; pods that wait for an unknown scheduler get no places."""
         members = self._facts.gang(key)
-        waiting = [uid for uid in members.waiting if self._schedulers.has(members.schedulers.get(uid, ""))]
-        return members._replace(waiting=waiting, strangers=len(members.waiting) - len(waiting))
+        waiting_uids = [uid for uid in members.waiting if self._schedulers.has(members.schedulers.get(uid, ""))]
+        return members._replace(waiting=waiting_uids, strangers=len(members.waiting) - len(waiting_uids))
 
     def _members(self, key: GroupKey, asked_pod: PodFacts) -> GangFacts:
         """Return the pods of a group, with those that were asked about and are not seen yet."""
@@ -281,8 +281,8 @@ class TentativeGangs:
 
     def others_waiting(self, asked_pod: PodFacts) -> list[str]:
         """Return the uids of pods of the same group that wait as well."""
-        waiting = self._facts.gang(asked_pod.group).waiting if asked_pod.group else ()
-        return [uid for uid in waiting if uid != asked_pod.uid]
+        waiting_uids = self._facts.gang(asked_pod.group).waiting if asked_pod.group else ()
+        return [uid for uid in waiting_uids if uid != asked_pod.uid]
 
     def _place(
         self, key: GroupKey, asked_pod: PodFacts, nodes: Collection[str], *, for_others: bool
@@ -370,11 +370,11 @@ class TentativeGangs:
         moved_bindings = gang.movable(asked_uid, anew=anew) if gang is not None and keep else {}
         self._assumptions.withdraw(binding.pod for binding in moved_bindings.values())
         beside = self._assumptions.beside(members, without=moved_bindings)
-        waiting = [facts.pod for facts in aligned_pods if facts.uid not in beside]
+        waiting_pods = [facts.pod for facts in aligned_pods if facts.uid not in beside]
         try:
             eligible = self._eligible_nodes(aligned_pods, question, beside)
             answer = self._cluster.feasible_gang(
-                [*(binding.pod for binding in beside.values()), *waiting],
+                [*(binding.pod for binding in beside.values()), *waiting_pods],
                 eligible=lambda pod: eligible[pod.uid],
                 has_room=lambda host, pods: not self._keeps_out(host, pods[-1], pods[:-1]),
             )
