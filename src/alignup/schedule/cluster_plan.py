@@ -269,8 +269,8 @@ def defragment_for(  # noqa: PLR0913 - one question
 def gang_of(facts: PlanFacts, pod: ApiPod) -> list[ApiPod]:
     """Return the pods that wait together with *pod*, and *pod* itself: the pods of its group that are not bound."""
     key = group_of(pod)
-    waiting = [other for other in facts.pods if key and group_of(other) == key and not other.spec.node_name]
-    return [pod, *(other for other in waiting if other.metadata.uid != pod.metadata.uid)]
+    waiting_pods = [other for other in facts.pods if key and group_of(other) == key and not other.spec.node_name]
+    return [pod, *(other for other in waiting_pods if other.metadata.uid != pod.metadata.uid)]
 
 
 def pending_pod(pod: ApiPod) -> tuple[Pod, ApiPodSpec]:

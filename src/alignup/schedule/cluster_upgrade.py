@@ -94,8 +94,8 @@ def check_nodes(
         if state is None or name in unreadable:
             yield NodeUpgrade(node=name, version=version, unknown=unreadable.get(name, "no HostState"))
         else:
-            waiting = {pod.request_key: pod for pod in running.get("", ())}
-            of_node = _NodePods(running.get(name, []), list(waiting.values()))
+            waiting_pods = {pod.request_key: pod for pod in running.get("", ())}
+            of_node = _NodePods(running.get(name, []), list(waiting_pods.values()))
             yield _check_node(reader, state, of_node, version, release)
 
 

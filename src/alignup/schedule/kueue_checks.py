@@ -178,7 +178,7 @@ class AdmissionChecks:
 
     def _waiting(self) -> list[KueueWorkload]:
         """Return the workloads that have their quota and are not admitted yet, nor about to be evicted, in order."""
-        waiting = []
+        waiting_workloads = []
         for workload in self._latest():
             name = f"{workload.metadata.full_name}, which may wait"
             if not self._live.guard.may_try(ServiceStep.CHECK, name):
@@ -187,8 +187,8 @@ class AdmissionChecks:
                 if _may_start(workload) and not workload.has_condition("Admitted"):
                     statuses = self._statuses(workload)
                     if statuses and all(status.state in _OPEN for status in statuses):
-                        waiting.append((_waiting_order(workload), workload))
-        return [workload for _, workload in sorted(waiting, key=itemgetter(0))]
+                        waiting_workloads.append((_waiting_order(workload), workload))
+        return [workload for _, workload in sorted(waiting_workloads, key=itemgetter(0))]
 
     def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
         """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""

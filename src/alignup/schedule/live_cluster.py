@@ -577,8 +577,8 @@ class LiveCluster:
                 bound_pods.append(BoundPod(self._read_bound(pod, uid), host, stage))
         self.node_capacity.forget_pods()
         self.schedule(events.PodsListed(tuple(bound_pods)))
-        waiting, self._waiting = self._waiting, {}
-        for name, state in waiting.items():
+        waiting_states, self._waiting = self._waiting, {}
+        for name, state in waiting_states.items():
             if self.nodes.get(name) is None:
                 self._waiting[name] = state
             else:

@@ -50,10 +50,10 @@ class MoveProposals:
     async def propose_next(self) -> None:
         """Search for moves for the next pod that waits long."""
         now = self._timing.clock()
-        waiting = self._live.scheduling.kept_nodes.overdue(now)
-        uids = {facts.uid for facts in waiting}
+        waiting_pods = self._live.scheduling.kept_nodes.overdue(now)
+        uids = {facts.uid for facts in waiting_pods}
         self._proposals = {uid: entry for uid, entry in self._proposals.items() if uid in uids}
-        for facts in waiting:
+        for facts in waiting_pods:
             pod = self._live.find_by_uid(facts.uid)
             searched, _ = self._proposals.get(facts.uid, (float("-inf"), ""))
             if pod is None or now - searched < SEARCH_AGAIN or len(self._proposals) >= MAX_PROPOSALS:

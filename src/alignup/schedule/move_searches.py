@@ -117,7 +117,7 @@ class MoveSearches:
         """Return a plan for a pod with its gang, and how many pods that are; ``None``: it has none. ``ApiError``."""
         view, facts = await self._copy()
         pods = [(known_pod(member).pod, member.spec) for member in gang_of(facts, pod)]
-        if any(waiting.uses_claims or is_large(waiting) for waiting, _ in pods):
+        if any(pending_pod.uses_claims or is_large(pending_pod) for pending_pod, _ in pods):
             return None
         should_stop = _start_budget(SEARCH_SECONDS)
         plan = await asyncio.to_thread(plan_for_pods, view, facts, pods, rules=rules, should_stop=should_stop)

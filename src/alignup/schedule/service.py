@@ -286,14 +286,14 @@ class ScheduleService:
             self.live.failed_decisions.note(node, error)
             return defect(error)
 
-    def _make_row(self, api_pod: ApiPod, pod: Pod, answer: NodeAnswer, place: int) -> dict[str, Any]:
+    def _make_row(self, api_pod: ApiPod, pod: Pod, answer: NodeAnswer, position: int) -> dict[str, Any]:
         """Return the row of a node in an explanation, with claims and steering on the best nodes."""
         node = answer.node
         try:
             row = answer_row(answer, pod)
-            if pod.uses_claims and place < MAX_CLAIM_ROWS:
+            if pod.uses_claims and position < MAX_CLAIM_ROWS:
                 row["claims"] = self._explain_claims(pod, node, answer.verdict)
-            if count_markers(pod) and place < MAX_CLAIM_ROWS:
+            if count_markers(pod) and position < MAX_CLAIM_ROWS:
                 self._explain_steering(api_pod, pod, row)
             if reason := self.live.scheduling.kept_nodes.describe(node):
                 row["kept"] = reason
