@@ -169,13 +169,13 @@ def _restore(
         record = _record(entry.pod, host, since=since, source=document.source or API_SOURCE)
         admitted_pods[uid] = replace(record, grants=document.grants)
     queue, dropped_notes = empty.waiting.copy(), list[str]()
-    for waiting in stored_state.waiting:
-        pod = read_pod(waiting.pod)
+    for waiting_entry in stored_state.waiting:
+        pod = read_pod(waiting_entry.pod)
         if pod.uid in admitted_pods or pod.uid in queue:
             raise ParseError(f"two pods have the uid {pod.uid}")
         try:
             check_uid(pod.uid)
-            record = _record(pod, host, since=waiting.since, source=waiting.source)
+            record = _record(pod, host, since=waiting_entry.since, source=waiting_entry.source)
             queue.update(record.with_decision(_waiting_decision(record, host)))
         except (PodError, WorkLimitError) as error:  # under changed settings
             dropped_notes.append(f"{pod.namespace}/{pod.name} is removed from the wait queue: {error}")

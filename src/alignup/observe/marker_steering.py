@@ -341,10 +341,10 @@ class Steering:
     async def _wait_for_admissions(self, instruction: SteeringInstruction) -> None:
         """Wait until no pod with markers is being admitted."""
         deadline = self.timing.clock() + self.timing.confirm
-        while waiting := self._waiting_pods():
+        while waiting_pods := self._waiting_pods():
             self._check_interruption(instruction)
             if self.timing.clock() >= deadline:
-                raise _EndError(SteeringPhase.FAILED, f"pod {waiting[0]} is bound, and not admitted yet")
+                raise _EndError(SteeringPhase.FAILED, f"pod {waiting_pods[0]} is bound, and not admitted yet")
             await self._pause()
 
     async def _hold(self, instruction: SteeringInstruction, start: float) -> None:

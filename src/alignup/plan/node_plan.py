@@ -93,7 +93,7 @@ def _ages(pods: Mapping[str, AdmittedPod], objects: Mapping[str, EvictedPod | No
                 datetime.fromisoformat((api_pod and api_pod.metadata.creation_timestamp) or "").timestamp()
             )
         except ValueError:
-            return {other: len(pods) - place for place, other in enumerate(pods)}
+            return {other: len(pods) - position for position, other in enumerate(pods)}
     return {uid: max(created.values()) - second for uid, second in created.items()}
 
 
