@@ -150,7 +150,7 @@ class Cluster:
         if self._listed:
             for uid in unobserved:
                 self._remember(uid, PodStage.TERMINATING)
-        before = record.ledger
+        ledger_before = record.ledger
         replaced = record.replace_report(model, report, self._stages)
         self._lists += bool(early)
         for pod in early.values():
@@ -159,7 +159,7 @@ class Cluster:
                 self._hosts[pod.uid] = name
                 if pod.uid in self._stages:
                     record.observe_stage(pod.uid, self._stages[pod.uid])
-        results = tuple(self._compare(record, replaced, before))
+        results = tuple(self._compare(record, replaced, ledger_before))
         for binding in (*replaced.confirmed, *replaced.skipped):
             self._hosts.pop(binding.uid, None)
         self._verdicts.touch(name)
@@ -174,11 +174,11 @@ class Cluster:
                 self._hosts.pop(binding.uid, None)
             self._verdicts.forget(host)
 
-    def restore(self, before: HostRecord, uids: Collection[str]) -> None:
-        """Count on assumed pods again whose host was removed and is back; *before* is its record until then."""
-        record = self._records[before.name]
-        self._disturb(before, record.model, record.report, foreign=False)
-        for binding in before.bindings:
+    def restore(self, old_record: HostRecord, uids: Collection[str]) -> None:
+        """Count on assumed pods again whose host was removed and is back; *old_record*: the record of the host then."""
+        record = self._records[old_record.name]
+        self._disturb(old_record, record.model, record.report, foreign=False)
+        for binding in old_record.bindings:
             if binding.uid in uids and not record.holds(binding.uid):
                 record.restore(binding)
                 self._hosts[binding.uid] = record.name
@@ -312,8 +312,8 @@ class Cluster:
         binding = record.binding(pod.uid) if record else None
         if record is None or binding is None or binding.observed:
             return None
-        before = record.without(pod.uid)
-        plain, steered = [self._verdicts.of_steered(pod, before, way) for way in (ANYWHERE, nodes)]
+        record_without_pod = record.without(pod.uid)
+        plain, steered = [self._verdicts.of_steered(pod, record_without_pod, way) for way in (ANYWHERE, nodes)]
         if not plain.admits or not steered.admits:
             return None
         verdict = steered if certain else replace(plain, alternatives=(*plain.alternatives, steered))
@@ -519,11 +519,11 @@ class Cluster:
 
     def _leave_other_host(self, uid: str, host: str) -> None:
         """Forget the pod on another host: it can be on one only."""
-        for before in self._possible_hosts.pop(uid, {self._hosts.get(uid, host)}) - {host}:
-            record = self._records.get(before)
+        for old_host in self._possible_hosts.pop(uid, {self._hosts.get(uid, host)}) - {host}:
+            record = self._records.get(old_host)
             if record is not None:
                 record.forget(uid)
-                self._verdicts.touch(before)
+                self._verdicts.touch(old_host)
 
     def _disturb(self, record: HostRecord, model: HostModel, report: HostReport, *, foreign: bool) -> None:
         """Note what a report shows beyond the events that were observed; *foreign*: pods that were not."""

@@ -269,12 +269,12 @@ class _Search:
         holdings: Mapping[_Counts, _Path],
     ) -> Iterator[_Counts]:
         """Add what *host* can hold to each of the *sums*; yield those that were not reached before."""
-        for before in sums:
-            self._spend(len(holdings) * len(before))
+        for earlier_counts in sums:
+            self._spend(len(holdings) * len(earlier_counts))
             for counts, path in holdings.items():
-                total = tuple(map(int.__add__, before, counts))
+                total = tuple(map(int.__add__, earlier_counts, counts))
                 if total not in reached_counts and all(map(int.__le__, total, self._member_counts)):
-                    reached_counts[total] = _Sum(before, host, path)
+                    reached_counts[total] = _Sum(earlier_counts, host, path)
                     yield total
 
 

@@ -428,7 +428,7 @@ class HostVerdicts:
         table = self._tables.get(shape)
         if table is None:
             table = self._tables[shape] = _ShapeTable()
-        before = self.renewed
+        renewed_before = self.renewed
         if table.version < 0:
             for name, record in self._records.items():
                 table.put(name, self._verdict(record, shape))
@@ -439,7 +439,7 @@ class HostVerdicts:
                     break
                 table.put(name, self._verdict(self._records[name], shape))
                 self.renewed += 1
-        self.kept += len(table.verdicts) - (self.renewed - before)
+        self.kept += len(table.verdicts) - (self.renewed - renewed_before)
         table.version = self._version
         return table
 

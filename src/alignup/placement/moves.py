@@ -415,7 +415,7 @@ class Planner:
         size = 1
         try:
             while size <= MAX_SET and len(room.evicted) + size <= self._rules.max_moves:
-                before = gained
+                gained_before = gained
                 for name in names:
                     better, gain = self._improve(room, pending_pod, name, size)
                     if better is not None and len(better.evicted) <= self._rules.max_moves:
@@ -423,7 +423,7 @@ class Planner:
                         gains.append((len(room.evicted), gained))
                     if len(room.evicted) + size > self._rules.max_moves:
                         break
-                size += gained == before
+                size += gained == gained_before
         except SearchTimeoutError:
             complete = False
         steps = self.verify(room.steps)

@@ -119,13 +119,13 @@ class Assumptions:
         Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
         verdicts of these are the first. All nodes must have reports.
         """
-        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.stop(pod.uid))}
-        for uid in before:
+        nodes_before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.stop(pod.uid))}
+        for uid in nodes_before:
             self._cluster.forget(uid)
         verdicts = self._cluster.assume_gang([*beside, *bindings])
         admitted = bool(verdicts) and verdicts[-1].admits
         hosts = {host for _, host in bindings}
-        given_back = [node for nodes in before.values() for node in nodes if not admitted or node not in hosts]
+        given_back = [node for nodes in nodes_before.values() for node in nodes if not admitted or node not in hosts]
         with self._all_or_none(*(pod.uid for pod, _ in bindings)):
             for pod, host in bindings:
                 if admitted:
@@ -189,8 +189,8 @@ class Assumptions:
 
     def restore_host(self, name: str) -> None:
         """Count again on the pods that were assumed on a host before its state was unknown."""
-        before = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
+        dropped_records = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
         self._dropped = {uid: records for uid, records in self._dropped.items() if records}
-        if before:
-            uids = [uid for uid in before if name in self.nodes[uid]]
-            self._cluster.restore(next(iter(before.values())), uids)
+        if dropped_records:
+            uids = [uid for uid in dropped_records if name in self.nodes[uid]]
+            self._cluster.restore(next(iter(dropped_records.values())), uids)

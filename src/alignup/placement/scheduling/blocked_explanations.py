@@ -75,7 +75,7 @@ class BlockedExplanations:
 
     def explain(self, pod_class: PodClass) -> None:
         """Say why no node admits the pods of a class."""
-        waiting_pods, before = self._queue.of_kind(pod_class), pod_class.explained
+        waiting_pods, explained_before = self._queue.of_kind(pod_class), pod_class.explained
         try:
             reasons = count_reasons(self._reasons(waiting_pods[0]))
             message = describe_reasons(reasons, nodes=len(self._facts.nodes))
@@ -83,7 +83,7 @@ class BlockedExplanations:
             message = f"no kubelet can decide on the pod: {error}"
             reasons = {message: 1}
         pod_class.explained = frozenset(reasons), message
-        if before is None or before[0] != reasons.keys():
+        if explained_before is None or explained_before[0] != reasons.keys():
             for facts in waiting_pods:
                 self._turn.emit(WriteEvent(facts.uid, NO_NODE, message, pod_class.explained[0]))
 

@@ -267,8 +267,8 @@ class GatedClaims:
         """Note that a pod, as it is now if it can be read, is bound; it counts until its claims have devices."""
         if uid not in self._waiting:
             return []
-        before, nodes = self._waiting[uid]
-        pod = pod or before
+        pod_before, nodes = self._waiting[uid]
+        pod = pod or pod_before
         self._put(pod, (node,))
         since = self._bound[uid][2] if uid in self._bound else now
         self._bound[uid] = (pod, node, since)

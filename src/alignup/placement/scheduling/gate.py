@@ -458,14 +458,14 @@ class Gate:
         self.queue.remove(gang.uid)
         self._ready.pop(gang.key, None)
         members = {member.uid: member for member in gang.members}
-        before: dict[str, str] = {}  #: node → uid of the last pod that is released there
+        last_released: dict[str, str] = {}  #: node → uid of the last pod that is released there
         for pod, host in choice.bindings:
-            after = before.get(host, "") if choice.in_turn else ""
+            after = last_released.get(host, "") if choice.in_turn else ""
             self._plan_release(members.pop(pod.uid), (host,), after=after)
-            before[host] = pod.uid
+            last_released[host] = pod.uid
         for member in members.values():  # more than the gang needs
             self._wait(member)
-        details = {"group": str(gang.key), "pods": len(choice.bindings), "nodes": len(before)}
+        details = {"group": str(gang.key), "pods": len(choice.bindings), "nodes": len(last_released)}
         self._turn.emit(Report("gang released", details=details))
         self._write_planned()
         return True

@@ -183,10 +183,10 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
             representative = replace(waiting_pod.pod, uid=SHAPE_UID)
             pod_class = self._classes[key] = PodClass(key, namespace, representative)
         self._unused.pop(pod_class, None)
-        before = self._kinds[pod_class][0] if pod_class in self._kinds else None
+        head_before = self._kinds[pod_class][0] if pod_class in self._kinds else None
         self.put(waiting_pod.uid, waiting_pod, kind=pod_class, order=waiting_pod.order)
         self.namespaces[namespace] += 1
-        self._replace_head(pod_class, before)
+        self._replace_head(pod_class, head_before)
         return pod_class
 
     def _pop(self, uid: str) -> Entry | None:
@@ -208,17 +208,17 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
                 self._replace_head(pod_class, entry)
         return entry
 
-    def _replace_head(self, pod_class: PodClass, before: Entry | None) -> None:
-        """Note that the first pod of a class may be another than *before*."""
+    def _replace_head(self, pod_class: PodClass, head_before: Entry | None) -> None:
+        """Note that the first pod of a class may be another pod than *head_before*."""
         head = self._kinds[pod_class][0]
-        if head is before:
+        if head is head_before:
             return
         if pod_class not in self.blocked:
             heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
             return
         blocked_classes = self._blocked.setdefault(pod_class.namespace, BlockedClasses(self._freed))
-        if before is not None:
-            blocked_classes.remove(before)
+        if head_before is not None:
+            blocked_classes.remove(head_before)
         blocked_classes.put(head)
 
     def is_blocked(self, uid: str) -> bool:

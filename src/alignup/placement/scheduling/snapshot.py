@@ -30,9 +30,9 @@ def take_snapshot(state: "SchedulingState", new: "SchedulingState") -> list[Even
     cluster, gate = state.cluster, state.gate
     if gate:
         new.open_gate(gate.options)
-    before = {path: _data(part) for path, part in _parts(new).items()}
+    new_parts = {path: _data(part) for path, part in _parts(new).items()}
     parts = {
-        path: {name: value for name, value in _data(part).items() if value != before[path].get(name, _parts)}
+        path: {name: value for name, value in _data(part).items() if value != new_parts[path].get(name, _parts)}
         for path, part in _parts(state).items()
     }
     records = [record for name in cluster.hosts if (record := cluster.record(name))]

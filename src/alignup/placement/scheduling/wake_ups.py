@@ -79,8 +79,10 @@ class WakeUps:
         """Let a pod wait for which none of *nodes* was offered."""
         if self._nodes[0] != tuple(nodes):
             self._nodes = (tuple(nodes), frozenset(nodes))
-        before = self._waiting.get(facts.uid)
-        self._put(RefusedPod(facts, self._nodes[1], self._turn.now, before.woken if before else float("-inf")))
+        refused_before = self._waiting.get(facts.uid)
+        self._put(
+            RefusedPod(facts, self._nodes[1], self._turn.now, refused_before.woken if refused_before else float("-inf"))
+        )
 
     def _put(self, refused_pod: RefusedPod) -> None:
         if not self._waiting:
