@@ -129,6 +129,6 @@ def _check_node(
         host = Host(report.machine, report.settings)
     except AlignError as error:
         return replace(upgrade, refused=(str(error),))
-    before = restart(Host(present.machine, present.settings), present.ledger, pods.running)
-    changes = compare_restarts(before, restart(host, report.ledger, pods.running), pods.waiting)
+    present_restart = restart(Host(present.machine, present.settings), present.ledger, pods.running)
+    changes = compare_restarts(present_restart, restart(host, report.ledger, pods.running), pods.waiting)
     return replace(upgrade, pods=changes, checked=len(pods.running))

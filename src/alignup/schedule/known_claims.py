@@ -273,10 +273,10 @@ class KnownClaims:
 
     def class_changed(self, change: Change[DeviceClassObject]) -> None:
         name = change.object.metadata.name
-        before = self._classes_by_name.pop(name, None)
+        class_before = self._classes_by_name.pop(name, None)
         if change.type is not EventType.DELETED:
             self._classes_by_name[name] = device_class_from(change.object)
-        if self._classes_by_name.get(name) != before:
+        if self._classes_by_name.get(name) != class_before:
             self._changed(ClaimChange(None, classes=True))
 
     def template_changed(self, change: Change[ResourceClaimTemplate]) -> None:
@@ -292,8 +292,8 @@ class KnownClaims:
     def claim_changed(self, change: Change[ResourceClaim]) -> None:
         metadata = change.object.metadata
         key = (metadata.namespace, metadata.name)
-        before = self._claims_by_name.pop(key, None)
-        for device in before.allocated or () if before else ():
+        claim_before = self._claims_by_name.pop(key, None)
+        for device in claim_before.allocated or () if claim_before else ():
             holders = self._holders.get(device.id, set())
             holders.discard(key)
             if not holders:
@@ -302,8 +302,8 @@ class KnownClaims:
         claim = None
         if change.type is EventType.DELETED:
             self._note("ResourceClaim", key, "")
-            if before is not None and before.allocated and before.reserved_for:
-                pods = sorted(before.reserved_for)
+            if claim_before is not None and claim_before.allocated and claim_before.reserved_for:
+                pods = sorted(claim_before.reserved_for)
                 self._report("claim deleted while pods use it", claim="/".join(key), pod_uids=pods)
         elif self._note("ResourceClaim", key, problem):
             claim = self._claims_by_name[key] = claim_from(change.object)
@@ -314,8 +314,8 @@ class KnownClaims:
                 if len(holders) > 1 and not self._is_shared(device.id):
                     claims = sorted("/".join(name) for name in holders)
                     self._report("device allocated to several claims", device=str(device.id), claims=claims)
-        if claim != before:
-            self._changed(ClaimChange(_freed_nodes(before, claim), object=key))
+        if claim != claim_before:
+            self._changed(ClaimChange(_freed_nodes(claim_before, claim), object=key))
 
     def slice_changed(self, change: Change[ResourceSlice]) -> None:
         name, spec = change.object.metadata.name, change.object.spec
@@ -349,22 +349,22 @@ class KnownClaims:
 
     def _sort_in(self, pool: PoolName) -> set[str]:
         """Sort a pool in again; return the nodes that its slices name or named, the empty one for other selections."""
-        before = self._hosts.pop(pool, set())
-        for node in before:
+        hosts_before = self._hosts.pop(pool, set())
+        for node in hosts_before:
             if pools := self._local.pop(node, set()) - {pool}:
                 self._local[node] = pools
         self._shared.discard(pool)
         hosts = {part.host for parts in self._pools[pool].values() for part in parts}
         if not hosts:
             del self._pools[pool]
-            return before
+            return hosts_before
         self._hosts[pool] = hosts
         if "" in hosts:
             self._shared.add(pool)
         else:
             for node in hosts:
                 self._local.setdefault(node, set()).add(pool)
-        return before | hosts
+        return hosts_before | hosts
 
     def _report(self, event: str, **details: object) -> None:
         """Report what is wrong with an object when it is noticed; users who ask read ``warnings``."""
@@ -380,11 +380,15 @@ class KnownClaims:
         return not problem
 
 
-def _freed_nodes(before: Claim | None, claim: Claim | None) -> Collection[str] | None:
+def _freed_nodes(claim_before: Claim | None, claim: Claim | None) -> Collection[str] | None:
     """Return the nodes where devices became free; ``None``: perhaps on any."""
-    if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
+    if (
+        claim_before is None
+        or not claim_before.allocated
+        or (claim is not None and claim.allocated == claim_before.allocated)
+    ):
         return ()
-    return (before.host,) if before.host else None
+    return (claim_before.host,) if claim_before.host else None
 
 
 def _too_many_requests(requests: Iterable[object]) -> str:

@@ -631,16 +631,16 @@ class LiveCluster:
     def _follow_bound(self, pod: ApiPod, old: ApiPod | None, *, deleted: bool) -> None:
         """Tell the scheduling state about a pod with a node."""
         uid, node, ended = pod.metadata.uid, pod.spec.node_name, deleted or pod.finished
-        before = old if old is not None and old.spec.node_name else None
+        bound_before = old if old is not None and old.spec.node_name else None
 
         trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
         waits = uid in self.scheduling.waiting_for_claims
         steps: list[Callable[[], object]] = [lambda: self.cluster_facts.forget(uid)]
-        if self.node_capacity.pod_changed(node, before, trimmed, ended=ended):
+        if self.node_capacity.pod_changed(node, bound_before, trimmed, ended=ended):
             steps.append(lambda: self.schedule(events.HostsChanged((node,))))
         if ended:
             steps.append(lambda: self.schedule(events.PodGone(uid, node)))
-        elif before is None or waits:
+        elif bound_before is None or waits:
             steps.append(lambda: self.schedule(events.PodBound(uid, node, self._read_or_none(pod) if waits else None)))
         run_all(*steps)
 

@@ -193,7 +193,7 @@ class TopologyFallback:
 
     def update(self, name: str, topology: NodeResourceTopology | None, pods: Iterable[tuple[ApiPod, Pod]]) -> None:
         """Read a NodeResourceTopology that was written, or is gone; *pods* are bound to the node, and read."""
-        before = self._nodes.pop(name, None)
+        node_before = self._nodes.pop(name, None)
         if topology is None:
             return
         try:
@@ -206,11 +206,11 @@ class TopologyFallback:
         alive = [(api, pod) for api, pod in pods if api_pod_stage(api) is not PodStage.ENDED]
         if node.fingerprint:
             if not self._counts(node, alive):
-                node.charges = before.charges if before else {}
-                for api, pod in alive if before is None else ():
+                node.charges = node_before.charges if node_before else {}
+                for api, pod in alive if node_before is None else ():
                     node.charges[pod.uid] = _charge(node, pod, running=api.status.phase == "Running")
             return
-        earlier_charges = before.charges if before else {}
+        earlier_charges = node_before.charges if node_before else {}
         for api, pod in alive:
             started = api.status.phase == "Running"
             if not started or (pod.uid in earlier_charges and not earlier_charges[pod.uid].running):

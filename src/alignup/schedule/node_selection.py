@@ -152,11 +152,11 @@ class SoftTaints:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
-        before = self._taints.pop(name, ())
-        if before:
-            self._nodes[before].discard(name)
-            if not self._nodes[before]:
-                del self._nodes[before]
+        taints_before = self._taints.pop(name, ())
+        if taints_before:
+            self._nodes[taints_before].discard(name)
+            if not self._nodes[taints_before]:
+                del self._nodes[taints_before]
         taints = tuple([taint for taint in change.object.spec.taints if taint.effect == "PreferNoSchedule"])
         if taints and change.type is not EventType.DELETED:
             self._taints[name] = taints

@@ -181,14 +181,14 @@ class PodGroups:
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         metadata = change.object.metadata
         key = None if change.type is EventType.DELETED else group_of(change.object)
-        before = self._keys.get(metadata.uid)
-        if key == before:
+        key_before = self._keys.get(metadata.uid)
+        if key == key_before:
             return
-        if before is not None:
+        if key_before is not None:
             del self._keys[metadata.uid]
-            self._members[before].pop(metadata.uid)
-            if not self._members[before]:
-                del self._members[before]
+            self._members[key_before].pop(metadata.uid)
+            if not self._members[key_before]:
+                del self._members[key_before]
         if key is not None:
             self._keys[metadata.uid] = key
             self._members.setdefault(key, {})[metadata.uid] = (metadata.namespace, metadata.name)

@@ -57,8 +57,8 @@ class PodCountHistory:
     def add(self, now: float, numbers: Mapping[str, float]) -> None:
         """Note *numbers* as of *now*, in seconds of a clock that never jumps."""
         interval = self._find_interval(now)
-        before = self._highest.get(interval) or next(reversed(self._last.values()), {})
-        self._highest[interval] = {name: max(value, before.get(name, 0.0)) for name, value in numbers.items()}
+        numbers_before = self._highest.get(interval) or next(reversed(self._last.values()), {})
+        self._highest[interval] = {name: max(value, numbers_before.get(name, 0.0)) for name, value in numbers.items()}
         self._last[interval] = dict(numbers)
 
     def series(self, name: str, now: float) -> list[float]:

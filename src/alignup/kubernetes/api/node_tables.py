@@ -73,14 +73,14 @@ class PodTable:
     @asynccontextmanager
     async def following(self, notify: Callable[[], None]) -> AsyncIterator[None]:
         """Follow the API server inside the context, and call *notify* after each change that matters to the node."""
-        before = self.known()
+        pods_before = self.known()
 
         def changed(_change: object) -> None:
-            nonlocal before
+            nonlocal pods_before
             self._pods = None
             pods = self.known()
-            if pods is None or pods != before:  # most changes of a status are none
-                before = pods
+            if pods is None or pods != pods_before:  # most changes of a status are none
+                pods_before = pods
                 notify()
 
         self._informer.subscribe(changed)
