@@ -40,7 +40,7 @@ def test_the_longest_path_that_is_allowed_is_one_that_the_kernel_takes(short_pat
         listener.bind(str(directory / name))
 
     assert length_problem(directory / f"{name}x").startswith("the path is 1 byte too long")
-    assert length_problem(directory / name, bound=directory / f"{name}xx") == f"the path is 2 {WORDS}"
+    assert length_problem(directory / name, bound_path=directory / f"{name}xx") == f"the path is 2 {WORDS}"
 
 
 async def serve(path: Path) -> None:

@@ -90,12 +90,12 @@ def html(decision: Decision) -> str:
     """Return a decision as a fragment of HTML: the verdict, what does not fit, and what each container gets."""
     reasons = sentences.describe_rejection(decision) if decision.rejection else ()
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in reasons)
-    listed = f"<ul>{items}</ul>" if items else ""
+    list_html = f"<ul>{items}</ul>" if items else ""
     rules = escape(sentences.describe_rules(decision))
     heading = f"<p><b>{escape(sentences.verdict(decision))}</b><br>{rules}</p>"
     return (
         heading
-        + listed
+        + list_html
         + html_table([{k: v for k, v in row.items() if k not in _IN_HEADING} for row in decision.to_rows()])
     )
 

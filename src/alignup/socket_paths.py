@@ -6,12 +6,12 @@ from pathlib import Path
 _MAX_PATH = 107  #: bytes; the kernel's limit, without the final NUL
 
 
-def length_problem(path: Path, *, bound: Path | None = None) -> str:
+def length_problem(path: Path, *, bound_path: Path | None = None) -> str:
     """Return why no socket can be at *path*, and what to do; empty if it is short enough.
 
-    A socket that is *bound* elsewhere first, and moved then, needs two paths that are short enough.
+    A socket that is bound at *bound_path* first, and moved then, needs two paths that are short enough.
     """
-    excess = max(len(os.fsencode(location.absolute())) for location in (path, bound or path)) - _MAX_PATH
+    excess = max(len(os.fsencode(location.absolute())) for location in (path, bound_path or path)) - _MAX_PATH
     if excess <= 0:
         return ""
     unit = "byte" if excess == 1 else "bytes"

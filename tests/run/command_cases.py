@@ -26,7 +26,7 @@ def placed(*command, cpus):
 def run(*command, cpus=LOWEST, **environment):
     with lifecycle.block_signals() as blocked:
         pid = lifecycle.start_command(
-            placed(*command, cpus=cpus), environment={**os.environ, **environment}, blocked=blocked
+            placed(*command, cpus=cpus), environment={**os.environ, **environment}, blocked_signals=blocked
         )
         return lifecycle.wait_for_command(pid)
 
@@ -72,7 +72,8 @@ def test_the_command_neither_blocks_nor_ignores_signals():
         "from tests.run.command_cases import placed\n"
         "with lifecycle.block_signals() as blocked:\n"
         "    run = placed('sh', '-c', 'grep Sig[BI] /proc/self/status', cpus=process.permitted_cpus())\n"
-        "    lifecycle.wait_for_command(lifecycle.start_command(run, environment=os.environ, blocked=blocked))\n"
+        "    pid = lifecycle.start_command(run, environment=os.environ, blocked_signals=blocked)\n"
+        "    lifecycle.wait_for_command(pid)\n"
     )
     with python(script) as process_:
         lines = process_.communicate()[0].splitlines()

@@ -145,7 +145,7 @@ class DraPlugin:
         if any(each.allocated is not None and each.host not in ("", node) for each in claims):
             return None
         wanting = [each for each in claims if each.allocated is None]
-        devices = allocate(wanting, self.devices(node), matches=FileSelectors(objects), taken=objects.taken())
+        devices = allocate(wanting, self.devices(node), matches=FileSelectors(objects), taken_ids=objects.taken())
         if devices is None:
             return None
         chosen = {each.name: given for each, given in zip(wanting, devices, strict=True)}

@@ -208,11 +208,11 @@ class AdmissionQueue:
             self._process_each([job for job, _ in batch], error, admits_waiting=admits_waiting)
             return
         if durable and not saved:
-            failed = [job for job, transaction in batch if not transaction.always]
-            for job in failed:
+            failed_jobs = [job for job, transaction in batch if not transaction.always]
+            for job in failed_jobs:
                 job.result = None
                 job.error = NotReadyError(self._save_error)
-            self._deliver(*failed)
+            self._deliver(*failed_jobs)
             state, batch = self._run_all(job for job, transaction in batch if transaction.always)
         self.state = state
         events = [event for _, transaction in batch for event in transaction.events]

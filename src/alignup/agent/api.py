@@ -187,7 +187,7 @@ class RejectionProblemDocument(ProblemDocument, frozen=True, kw_only=True):
 
 
 def pod_view_document(view: PodView, *, document: DecisionDocument | None = None) -> PodViewDocument:
-    """Return the view of a pod; *document*: that of its decision, if there is one already."""
+    """Return the view of a pod; *document*: the document of its decision, if there is one already."""
     pod, decision = view.pod, view.decision
     if document is None:
         placements = list(map(placement_document, decision.placements))
@@ -212,8 +212,8 @@ def pod_view_document(view: PodView, *, document: DecisionDocument | None = None
 
 def pod_detail_document(view: PodView) -> PodDetailDocument:
     document, explanation = decision_document(view.decision), list(decision_sentences(view.decision))
-    shown = pod_view_document(view, document=document)
-    return codec.build(PodDetailDocument, shown, decision=document, explanation=explanation)
+    view_document = pod_view_document(view, document=document)
+    return codec.build(PodDetailDocument, view_document, decision=document, explanation=explanation)
 
 
 def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDocument:
@@ -226,29 +226,29 @@ def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDo
         outcome = "kept"
     document = recent_documents.document(decision)
     # The view of a pod that was decided on now has this decision, without its ledgers.
-    shared = document if view is not None and view.decision.placements is decision.placements else None
+    shared_document = document if view is not None and view.decision.placements is decision.placements else None
     return AdmissionDocument(
         outcome=outcome,
         dry_run=dry_run,
-        pod=None if view is None else pod_view_document(view, document=shared),
+        pod=None if view is None else pod_view_document(view, document=shared_document),
         decision=document,
         explanation=list(decision_sentences(decision)),
     )
 
 
-def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocument:
+def stored_decision_detail(entry: StoredDecision) -> StoredDecisionDetailDocument:
     """Return the decision, with an explanation if this version can read it."""
     try:
-        explanation = list(decision_sentences(from_document(stored.document)))
+        explanation = list(decision_sentences(from_document(entry.document)))
     except ParseError:
         explanation = []
-    return codec.build(StoredDecisionDetailDocument, stored_decision(stored), explanation=explanation)
+    return codec.build(StoredDecisionDetailDocument, stored_decision(entry), explanation=explanation)
 
 
-def stored_decision(stored: StoredDecision) -> StoredDecisionDocument:
-    decision = cast("Any", stored.document)
-    time, outcome = codec.timestamp(stored.time), stored.outcome
-    return StoredDecisionDocument(id=stored.id, time=time, outcome=outcome, decision=decision)
+def stored_decision(entry: StoredDecision) -> StoredDecisionDocument:
+    decision = cast("Any", entry.document)
+    time, outcome = codec.timestamp(entry.time), entry.outcome
+    return StoredDecisionDocument(id=entry.id, time=time, outcome=outcome, decision=decision)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

@@ -208,24 +208,24 @@ class _Handlers:
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = DecisionQuery(**parameters)
-        stored = await self.agent.decisions(query)
-        items = await encode_items(stored, lambda entry: codec.encode(api.stored_decision(entry)), limit=query.limit)
-        is_last = len(items) == len(stored) < query.limit
-        document = api.DecisionPageDocument([], None if is_last or not items else stored[len(items) - 1].id)
+        entries = await self.agent.decisions(query)
+        items = await encode_items(entries, lambda entry: codec.encode(api.stored_decision(entry)), limit=query.limit)
+        is_last = len(items) == len(entries) < query.limit
+        document = api.DecisionPageDocument([], None if is_last or not items else entries[len(items) - 1].id)
         return list_response(document, items)
 
     async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
-        stored = await self.agent.decision(int(parameters["id"]))
-        if stored is None:
+        entry = await self.agent.decision(int(parameters["id"]))
+        if entry is None:
             raise ProblemError(404, f"The history has no decision {parameters['id']}.")
-        return json_response(api.stored_decision_detail(stored))
+        return json_response(api.stored_decision_detail(entry))
 
     async def get_machine(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(await asyncio.to_thread(machine_to_document, self.agent.queue.state.shown_host().machine))
 
     async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
-        drawn = await self.picture.draw(self.agent.queue.state.shown_host())
-        return Response(drawn, media_type=SVG, headers=HEADERS | _SVG_POLICY)
+        picture = await self.picture.draw(self.agent.queue.state.shown_host())
+        return Response(picture, media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
     async def listen_to_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         return self.streams.response(request)
@@ -290,10 +290,10 @@ def read_pod(content: bytes) -> Pod:
 
 def _accept(pod: Pod) -> Pod:
     """Validate *pod*; without a uid it gets one derived from its namespace and name."""
-    accepted = validation.accept(pod)
-    if accepted.uid:
-        return accepted
-    return replace(accepted, uid=derive_uid("Pod", accepted.namespace, accepted.name))
+    accepted_pod = validation.accept(pod)
+    if accepted_pod.uid:
+        return accepted_pod
+    return replace(accepted_pod, uid=derive_uid("Pod", accepted_pod.namespace, accepted_pod.name))
 
 
 def _no_pod(uid: object) -> ProblemError:

@@ -187,14 +187,16 @@ async def _serve_api(options: DaemonOptions, agent: AgentParts, metrics: Metrics
     stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
         app = build_app(agent, metrics, access=access, stopping=stopping)
-        bound = pages = await stack.enter_async_context(_listen(options, options.address, app, access, stopping))
+        bound_address = pages = await stack.enter_async_context(
+            _listen(options, options.address, app, access, stopping)
+        )
         if options.web_address is not None:  # browsers sign in, even if others need no token
             access = replace(access, everyone=False)
             app = build_app(agent, metrics, access=access, stopping=stopping)
             pages = await stack.enter_async_context(_listen(options, options.web_address, app, access, stopping))
         if isinstance(pages, TcpAddress):
             sessions.base_url = str(pages.for_clients())
-        yield bound
+        yield bound_address
 
 
 @asynccontextmanager
@@ -214,12 +216,12 @@ async def _listen(
         raise ListenError(f"listening on {address} requires a token")
     with sockets.tcp_socket(address.port, address.host) as listener:
         host, port = listener.getsockname()[:2]
-        bound = TcpAddress(host, port, None if certificate is None else True)
-        if certificate is None and not bound.is_loopback and not options.insecure_http:
+        bound_address = TcpAddress(host, port, None if certificate is None else True)
+        if certificate is None and not bound_address.is_loopback and not options.insecure_http:
             raise TlsRequiredError(f"others could read the token and all pods on the network: {address} needs TLS")
         limits = ServerLimits(names=(*options.names, address.host))
         async with serve_app(app, listener, stopping=stopping, limits=limits, tls=tls):
-            yield bound
+            yield bound_address
 
 
 @asynccontextmanager

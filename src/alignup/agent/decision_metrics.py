@@ -78,18 +78,18 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
     rejection = decision.rejection
     rejected = rejection is not None and rejection.provider != _FIT_CHECK
     names = [container.name for container in pod.all_containers]
-    failed = names.index(rejection.container) if rejection and rejection.container in names else None
-    served = pod.all_containers[: (failed or 0) if rejected else len(names)]
+    failed_index = names.index(rejection.container) if rejection and rejection.container in names else None
+    served_containers = pod.all_containers[: (failed_index or 0) if rejected else len(names)]
     by = rejection.provider if rejection and rejected else None
-    reached = [provider.name for provider in host.providers]
+    reached_providers = [provider.name for provider in host.providers]
     if rejected:
-        reached = reached[: reached.index(by) + 1] if by else []
-    failing = pod.all_containers[failed] if by and failed is not None else None
+        reached_providers = reached_providers[: reached_providers.index(by) + 1] if by else []
+    failing = pod.all_containers[failed_index] if by and failed_index is not None else None
     progress = _Progress(
         pod=pod,
-        reached=reached,
-        served=served,
-        attempted=(*served, failing) if failing else served,
+        reached=reached_providers,
+        served=served_containers,
+        attempted=(*served_containers, failing) if failing else served_containers,
         failed=failing,
         by=by,
         pod_level=(
@@ -106,7 +106,7 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
         total[(ERRORS,)] += 1
     if decision.policy is Policy.SINGLE_NUMA_NODE:  # the kubelet counts NUMA alignment under this policy only
         scope, by_container = str(decision.scope), decision.scope is Scope.CONTAINER
-        aligned = len(served) if by_container else int(not rejected)
+        aligned = len(served_containers) if by_container else int(not rejected)
         unaligned = int(rejected and by is None)
         total.update(+Counter({(ALIGNED, scope, NUMA_NODE): aligned, (UNALIGNED, scope, NUMA_NODE): unaligned}))
     total.update(_cpus(decision, progress, host.cpus))
@@ -153,8 +153,8 @@ def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Cou
             counts[UNALIGNED, "container", PHYSICAL_CPU] = int(failed)
     if not decision.kept:
         caches = provider.view.cache_cpus.values()
-        allocated = [container for container in pinned if not (failed and container is progress.failed)]
-        for cpus in _allocated(decision, progress, provider, allocated):
+        allocated_containers = [container for container in pinned if not (failed and container is progress.failed)]
+        for cpus in _allocated(decision, progress, provider, allocated_containers):
             counts[ALIGNED, "container", UNCORE_CACHE] += any(cpus & ~cache == 0 for cache in caches)
     return +counts
 

@@ -79,11 +79,11 @@ class DeviceAllocator:
         """Decide on a pod; plugins state their preferences, but allocate nothing."""
         answers: _Answers = {}
         for _ in range(MAX_PREFERENCE_ROUNDS + len(pod.all_containers)):
-            decided = await asyncio.to_thread(self.queue.transaction().decide, pod, answers=answers)
-            if not decided.preference_requests:
+            admission = await asyncio.to_thread(self.queue.transaction().decide, pod, answers=answers)
+            if not admission.preference_requests:
                 break
-            answers |= await self._preferences(decided.preference_requests)
-        return AdmissionResult(decided.decision, None)
+            answers |= await self._preferences(admission.preference_requests)
+        return AdmissionResult(admission.decision, None)
 
     def serves(self, resource: str) -> bool:
         """Whether the device plugin of *resource* is connected."""

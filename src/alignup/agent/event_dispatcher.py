@@ -51,10 +51,10 @@ class EventDispatcher:
                     "source": event.source,
                 }
             if decision is not None:
-                encoded, rejection = recent_documents.document(decision), decision.rejection
+                decision_document, rejection = recent_documents.document(decision), decision.rejection
                 if (id_ := self.decision_id(event)) is not None:
                     document["decision"] = fields["decision"] = id_
-                document |= {"placements": encoded.placements, "rejection": encoded.rejection}
+                document |= {"placements": decision_document.placements, "rejection": decision_document.rejection}
                 fields["policy"] = str(decision.policy)
                 if rejection is not None:
                     fields |= {"reason": rejection.reason, "message": rejection.message}

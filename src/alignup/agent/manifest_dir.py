@@ -72,20 +72,20 @@ class ManifestDir:
                 self._files[path] = self._read(path, signature)
         self._last_scan = files
         problems |= {path: file.problem for path, file in self._files.items() if file.problem}
-        unknown = {path for path in files if path not in self._files or self._files[path].pods is None}
-        return DirScan(tuple(self._unique_pods(problems)), frozenset(unknown), notes=self._new(problems))
+        unknown_files = {path for path in files if path not in self._files or self._files[path].pods is None}
+        return DirScan(tuple(self._unique_pods(problems)), frozenset(unknown_files), notes=self._new(problems))
 
     def _read(self, path: str, signature: Signature) -> "_File":
-        """Read a file; if that fails, its pods stay as they were."""
+        """Read a file; the pods of an unreadable file stay as they were."""
         derived: set[str] = set()
 
         def accept(pod: Pod) -> Pod:
-            accepted = validation.accept(pod)
-            if accepted.uid:
-                return accepted
-            uid = str(uuid.uuid5(_UID_NAMESPACE, f"{path}\n{accepted!r}"))
+            accepted_pod = validation.accept(pod)
+            if accepted_pod.uid:
+                return accepted_pod
+            uid = str(uuid.uuid5(_UID_NAMESPACE, f"{path}\n{accepted_pod!r}"))
             derived.add(uid)
-            return replace(accepted, uid=uid)
+            return replace(accepted_pod, uid=uid)
 
         try:
             with open_input(path) as file:
@@ -192,8 +192,8 @@ class ManifestWatcher:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        rejected = (why for _, why in self._rejected.values())
-        return (*self.directory.problems, *rejected, *filter(None, (self._queue_problem,)))
+        rejections = (why for _, why in self._rejected.values())
+        return (*self.directory.problems, *rejections, *filter(None, (self._queue_problem,)))
 
     async def run(self) -> None:
         while True:
@@ -210,11 +210,11 @@ class ManifestWatcher:
         if scan.failed:
             return
         records = tuple(self.queue.state.all_records())
-        removed, added = plan_changes(scan, records)
-        self._retry_rejected(scan, {record.pod.uid for record in records}.difference(removed))
-        added = tuple(manifest for manifest in added if manifest.pod.uid not in self._rejected)
-        if removed or added:
-            await self._replace(removed, added)
+        removed_uids, added_manifests = plan_changes(scan, records)
+        self._retry_rejected(scan, {record.pod.uid for record in records}.difference(removed_uids))
+        added_manifests = tuple(manifest for manifest in added_manifests if manifest.pod.uid not in self._rejected)
+        if removed_uids or added_manifests:
+            await self._replace(removed_uids, added_manifests)
 
     def _retry_rejected(self, scan: DirScan, used_uids: set[str]) -> None:
         """Forget rejected pods that have changed or are gone, or whose uid was used by another pod that is gone."""
@@ -224,39 +224,39 @@ class ManifestWatcher:
             if uid in freed or pods.get(uid) != pod:
                 del self._rejected[uid]
 
-    async def _replace(self, removed: tuple[str, ...], added: tuple[ManifestPod, ...]) -> None:
+    async def _replace(self, removed_uids: tuple[str, ...], added_manifests: tuple[ManifestPod, ...]) -> None:
         """Pass changes to the queue; the next scan retries what it does not accept."""
         try:
-            pods = [(manifest.pod, manifest.file) for manifest in added]
-            results = await self.queue.run(Transaction.replace_pods, removed, pods)
+            pods = [(manifest.pod, manifest.file) for manifest in added_manifests]
+            results = await self.queue.run(Transaction.replace_pods, removed_uids, pods)
         except (NotReadyError, BusyError) as error:
-            if isinstance(error, LedgerFullError) and len(removed) + len(added) > 1:
-                for uid in removed:
+            if isinstance(error, LedgerFullError) and len(removed_uids) + len(added_manifests) > 1:
+                for uid in removed_uids:
                     await self._replace((uid,), ())
-                for manifest in added:
+                for manifest in added_manifests:
                     await self._replace((), (manifest,))
             else:
                 self._set_queue_problem(str(error))
             return
         problem = ""
-        for manifest, result in zip(added, results, strict=True):
+        for manifest, result in zip(added_manifests, results, strict=True):
             problem = self._note_result(manifest, result) or problem
         self._set_queue_problem(problem)
 
-    def _note_result(self, added: ManifestPod, result: AdmissionResult | Exception) -> str:
+    def _note_result(self, manifest: ManifestPod, result: AdmissionResult | Exception) -> str:
         """Remember a rejected pod; return why a pod must be retried, if it must."""
         if isinstance(result, BusyError | NotReadyError):
             return str(result)
         if isinstance(result, Exception):
-            self.log.warning("manifest", detail=f"{added.file}: {result}")
-        if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != added.file:
+            self.log.warning("manifest", detail=f"{manifest.file}: {result}")
+        if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != manifest.file:
             why = ": another pod has its uid"
             if isinstance(result, Exception):
                 why = f": {result}"
             elif rejection := result.decision.rejection:
                 why = f" is rejected: {rejection.reason}: {rejection.message}"
-            name = f"pod {added.pod.namespace}/{added.pod.name}"
-            self._rejected[added.pod.uid] = added.pod, f"{added.file}: {name}{why}"
+            name = f"pod {manifest.pod.namespace}/{manifest.pod.name}"
+            self._rejected[manifest.pod.uid] = manifest.pod, f"{manifest.file}: {name}{why}"
         return ""
 
     def _set_queue_problem(self, why: str) -> None:

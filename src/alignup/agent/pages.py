@@ -93,11 +93,11 @@ class _AgentPages:
     async def node(self, _request: Request) -> Response:
         agent, state = self._agent, self._agent.queue.state
         views = PodViews(state)
-        shown = views[:MAX_PODS]
+        shown_views = views[:MAX_PODS]
         values: dict[str, Any] = {
-            "admitted": [view for view in shown if view.status is AdmissionStatus.ADMITTED],
-            "waiting": [view for view in shown if view.status is AdmissionStatus.WAITING],
-            "more_pods": len(views) - len(shown),
+            "admitted": [view for view in shown_views if view.status is AdmissionStatus.ADMITTED],
+            "waiting": [view for view in shown_views if view.status is AdmissionStatus.WAITING],
+            "more_pods": len(views) - len(shown_views),
             "decisions": await agent.decisions(DecisionQuery(limit=RECENT)),
             "plugins": {name: agent.allocator.serves(name) for name in sorted(state.plugins)},
             "problems": await agent.probe.problems(),
@@ -118,26 +118,26 @@ class _AgentPages:
         before_id = request.query_params.get("before", "")
         pod = request.query_params.get("pod", "") or None
         number = int(before_id) if before_id.isascii() and before_id.isdigit() and len(before_id) < 19 else None
-        stored = await self._agent.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
-        older = stored[-1].id if len(stored) == PAGE_DECISIONS else None
-        values: dict[str, Any] = {"decisions": stored, "pod": pod, "older": older}
+        entries = await self._agent.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
+        older = entries[-1].id if len(entries) == PAGE_DECISIONS else None
+        values: dict[str, Any] = {"decisions": entries, "pod": pod, "older": older}
         return await asyncio.to_thread(lambda: self.templates.response("decisions.html", **values))
 
     async def decision(self, request: Request) -> Response:
         id_ = request.path_params["id"]
-        stored = await self._agent.decision(id_) if id_ < 1 << 63 else None
-        if stored is None:
+        entry = await self._agent.decision(id_) if id_ < 1 << 63 else None
+        if entry is None:
             raise ProblemError(404, f"The history has no decision {id_}.")
         try:
-            decision = from_document(stored.document)
+            decision = from_document(entry.document)
         except ParseError as error:
             raise ProblemError(410, f"This decision was stored by a version that cannot be read: {error}") from error
         view = self._agent.queue.state.pod_view(decision.uid)
         pod = self._find_pod(decision.uid)
         later = await self._agent.decisions(DecisionQuery(pod=decision.uid, limit=MAX_LATER))
         values: dict[str, Any] = {
-            "stored": stored,
-            "later": [other for other in later if other.id > stored.id],
+            "stored": entry,
+            "later": [other for other in later if other.id > entry.id],
             "known": str(view.status) if view else "",
         }
         return await self._respond("decision.html", request, decision, pod, **values)
@@ -191,9 +191,9 @@ class _AgentPages:
                 if decision.rejection is not None and not form["fits_now"] and not admitted:
                     end = time.monotonic() + self._search_seconds
                     form["remedies"] = find_remedies(form["host"], pod, should_stop=lambda: time.monotonic() > end)
-            shown = decision.without_ledgers()
+            shown_decision = decision.without_ledgers()
             action = request.url.path
-            return self.templates.response(template, decision=shown, form=form, action=action, **values)
+            return self.templates.response(template, decision=shown_decision, form=form, action=action, **values)
 
         async with self._computing:
             return await asyncio.to_thread(build)
@@ -219,10 +219,10 @@ def hint_text(hint: Hint) -> str:
     return nodes_text(hint.nodes) + (" (preferred)" if hint.preferred and hint.nodes is not None else "")
 
 
-def summarize_decision(stored: StoredDecision) -> str:
+def summarize_decision(entry: StoredDecision) -> str:
     """Return where the pod was placed, or why it was rejected."""
     try:
-        decision = from_document(stored.document)
+        decision = from_document(entry.document)
     except ParseError:
         return "stored by another version"
     if decision.rejection:
@@ -306,8 +306,8 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
 def read_changes(
     host: Host, pod: Pod, amounts: Sequence[RequestChange], fields: Mapping[str, str]
 ) -> tuple[tuple[Change, ...], tuple[str, ...]]:
-    """Return the changes that the fields of the form ask for, and the problems of those that cannot be read."""
-    requested: list[Change] = []
+    """Return the changes that the fields of the form ask for, and the problems of fields that cannot be read."""
+    requested_changes: list[Change] = []
     problems: list[str] = []
     policy, scope = effective_policy(pod, host.rules)
     of_pod = host.settings.pod_policy_annotations
@@ -320,7 +320,7 @@ def read_changes(
         if value not in values:
             problems.append(f"There is no {name} {value}.")
         elif value != was:
-            requested.append(SettingChange(field, was, value))
+            requested_changes.append(SettingChange(field, was, value))
     for number, amount in enumerate(amounts):
         text = fields.get(f"{AMOUNT}{number}", "").strip()
         if not text:
@@ -334,8 +334,8 @@ def read_changes(
         if now < 0:
             problems.append(f"{amount.resource} of {amount.subject}: must not be negative")
         elif now != amount.was:
-            requested.append(replace(amount, now=now))
-    return tuple(requested), tuple(problems)
+            requested_changes.append(replace(amount, now=now))
+    return tuple(requested_changes), tuple(problems)
 
 
 def decide_changed(host: Host, pod: Pod, changes: Sequence[Change]) -> tuple[Decision | None, str]:

@@ -109,32 +109,32 @@ def recover(
 def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now: float) -> RecoveryResult | None:
     """Return the stored state on this host, or why it cannot be used; ``None`` if nothing is stored."""
     try:
-        stored = store.load(accept_loss=RecoveryMode.ACCEPT_LOSS in options.modes)
-        lost = store.lost_changes()
+        stored_state = store.load(accept_loss=RecoveryMode.ACCEPT_LOSS in options.modes)
+        lost_changes = store.lost_changes()
     except StoreError as error:
         return RecoveryResult(state=empty, problems=(RecoveryProblem(str(error), _MODES.get(error.kind)),))
-    if stored is None:
-        return RecoveryResult(state=empty, notes=(lost,)) if lost else None
+    if stored_state is None:
+        return RecoveryResult(state=empty, notes=(lost_changes,)) if lost_changes else None
     host = empty.host
-    machine = stored.machine.differences(machine_fingerprint(host.machine))
-    settings = stored.settings.differences(settings_fingerprint(host.settings))
-    changes = [lost] if lost else []
+    machine = stored_state.machine.differences(machine_fingerprint(host.machine))
+    settings = stored_state.settings.differences(settings_fingerprint(host.settings))
+    changes = [lost_changes] if lost_changes else []
     changes += [f"the machine changed: {difference}" for difference in machine]
     changes += [f"the settings changed: {difference}" for difference in settings]
-    plugins = frozenset(stored.plugins)  # their devices are unknown until they reconnect
+    plugins = frozenset(stored_state.plugins)  # their devices are unknown until they reconnect
     unplugged = _with_ledger(host, pending_admission.without_resources(host.ledger, plugins))
-    result = _rebuild(stored, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
+    result = _rebuild(stored_state, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
     return replace(result, notes=(*changes, *result.notes))
 
 
-def _rebuild(stored: StoredState, empty: AgentState, *, options: RecoveryOptions, now: float) -> RecoveryResult:
-    host, unreleasable = empty.host, _unreleasable(pod.entry.pod.uid for pod in stored.pods)
-    pods = [pod for pod in stored.pods if pod.entry.pod.uid not in unreleasable]
+def _rebuild(stored_state: StoredState, empty: AgentState, *, options: RecoveryOptions, now: float) -> RecoveryResult:
+    host, unreleasable = empty.host, _unreleasable(pod.entry.pod.uid for pod in stored_state.pods)
+    pods = [pod for pod in stored_state.pods if pod.entry.pod.uid not in unreleasable]
     misfits = list(unreleasable.values())
     while True:
         try:
             entries = [pod.entry for pod in pods]
-            ledger = restore_ledger(entries, stored.residue, idle=host.ledger, providers=host.providers)
+            ledger = restore_ledger(entries, stored_state.residue, idle=host.ledger, providers=host.providers)
             break
         except StateError as error:
             uids = error.uids if isinstance(error, RestoreError) else ()
@@ -143,14 +143,14 @@ def _rebuild(stored: StoredState, empty: AgentState, *, options: RecoveryOptions
                 return _contradiction(empty, misfits)
             pods = [pod for pod in pods if pod.entry.pod.uid not in uids]
     try:
-        state, dropped = _restore(pods, ledger, stored, empty, now=now)
+        state, dropped_notes = _restore(pods, ledger, stored_state, empty, now=now)
     except (AlignError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         return _contradiction(empty, [f"the stored state is invalid: {error}"])
     if misfits and RecoveryMode.DROP_MISFITS not in options.modes:
         problems = (RecoveryProblem(f"{misfit}; {_MISFIT_ADVICE}", RecoveryMode.DROP_MISFITS) for misfit in misfits)
         return RecoveryResult(state=state, problems=tuple(problems))
     released = (f"released because it cannot keep its resources: {misfit}" for misfit in misfits)
-    return RecoveryResult(state=state, notes=(*released, *dropped))
+    return RecoveryResult(state=state, notes=(*released, *dropped_notes))
 
 
 def _contradiction(empty: AgentState, messages: Iterable[str]) -> RecoveryResult:
@@ -159,28 +159,28 @@ def _contradiction(empty: AgentState, messages: Iterable[str]) -> RecoveryResult
 
 
 def _restore(
-    held_pods: Sequence[HeldPodDocument], ledger: Ledger, stored: StoredState, empty: AgentState, *, now: float
+    held_pods: Sequence[HeldPodDocument], ledger: Ledger, stored_state: StoredState, empty: AgentState, *, now: float
 ) -> tuple[AgentState, list[str]]:
     """Return the restored state, and why some pods no longer wait."""
     host = _with_ledger(empty.host, ledger)
-    admitted = {}
+    admitted_pods = {}
     for document, (uid, entry) in zip(held_pods, ledger.pods.items(), strict=True):
         since = now if document.since is None else document.since
         record = _record(entry.pod, host, since=since, source=document.source or API_SOURCE)
-        admitted[uid] = replace(record, grants=document.grants)
-    queue, dropped = empty.waiting.copy(), list[str]()
-    for waiting in stored.waiting:
-        pod = read_pod(waiting.pod)
-        if pod.uid in admitted or pod.uid in queue:
+        admitted_pods[uid] = replace(record, grants=document.grants)
+    queue, dropped_notes = empty.waiting.copy(), list[str]()
+    for waiting_entry in stored_state.waiting:
+        pod = read_pod(waiting_entry.pod)
+        if pod.uid in admitted_pods or pod.uid in queue:
             raise ParseError(f"two pods have the uid {pod.uid}")
         try:
             check_uid(pod.uid)
-            record = _record(pod, host, since=waiting.since, source=waiting.source)
+            record = _record(pod, host, since=waiting_entry.since, source=waiting_entry.source)
             queue.update(record.with_decision(_waiting_decision(record, host)))
         except (PodError, WorkLimitError) as error:  # under changed settings
-            dropped.append(f"{pod.namespace}/{pod.name} is removed from the wait queue: {error}")
-    queue.overtakes = {uid: count for uid, count in stored.overtaken.items() if uid in queue and count}
-    return replace(empty, host=host, admitted=admitted, waiting=queue), dropped
+            dropped_notes.append(f"{pod.namespace}/{pod.name} is removed from the wait queue: {error}")
+    queue.overtakes = {uid: count for uid, count in stored_state.overtaken.items() if uid in queue and count}
+    return replace(empty, host=host, admitted=admitted_pods, waiting=queue), dropped_notes
 
 
 def _waiting_decision(record: PodRecord, host: Host) -> Decision:
@@ -197,13 +197,13 @@ def _imported(empty: AgentState, kubelet: ImportedState, *, now: float) -> Recov
     if unreleasable := _unreleasable(kubelet.ledger.pods):
         return RecoveryResult(state=empty, problems=tuple(map(RecoveryProblem, unreleasable.values())))
     host = _with_ledger(empty.host, kubelet.ledger)
-    admitted = {
+    admitted_pods = {
         uid: replace(_record(entry.pod, host, since=now, source=API_SOURCE), grants=kubelet.grants.get(uid, {}))
         for uid, entry in kubelet.ledger.pods.items()
     }
-    declared = {device.resource for device in host.machine.devices}
-    plugins = frozenset(host.ledger.devices.inventories) - declared
-    return RecoveryResult(state=replace(empty, host=host, admitted=admitted, plugins=plugins))
+    declared_resources = {device.resource for device in host.machine.devices}
+    plugins = frozenset(host.ledger.devices.inventories) - declared_resources
+    return RecoveryResult(state=replace(empty, host=host, admitted=admitted_pods, plugins=plugins))
 
 
 def _unreleasable(uids: Iterable[str]) -> dict[str, str]:

@@ -210,11 +210,11 @@ class AgentState:
 
     def pod_views(self, start: int = 0, stop: int | None = None) -> tuple[PodView, ...]:
         """Return all pods, or those from *start* to *stop*: admitted, then waiting ones."""
-        listed = chain(
+        pods = chain(
             ((record, AdmissionStatus.ADMITTED, None) for record in self.admitted.values()),
             ((record, AdmissionStatus.WAITING, position) for position, record in enumerate(self.waiting, start=1)),
         )
-        selected = islice(listed, start, stop)
+        selected = islice(pods, start, stop)
         return tuple(build(PodView, record, status=status, position=position) for record, status, position in selected)
 
     def all_records(self) -> Iterator[PodRecord]:

@@ -100,8 +100,8 @@ class Transaction:
             if missing:
                 decision = pending_admission.rejected_for_missing_devices(decision, missing)
         if requests:
-            served = self._before.plugins if decision.admitted else ()
-            requests = tuple(request for request in requests if request.resource in served)
+            served_resources = self._before.plugins if decision.admitted else ()
+            requests = tuple(request for request in requests if request.resource in served_resources)
         seconds = self._clock.monotonic() - start
         return PendingAdmission(
             pod=pod, source=source, decision=decision, preference_requests=requests, seconds=seconds
@@ -115,16 +115,16 @@ class Transaction:
         """
         if record := self._check_known(pod):
             return self._admit_again(pod, record, source=source)
-        decided = self.decide(pod, source=source)
-        if self._waiting and (blocking := self._blocking_pod(decided, self._waiting.uids())):
-            decision = pending_admission.waiting_behind(decided.decision, blocking)
-            return self._record(replace(decided, decision=decision), AdmissionStatus.WAITING)
-        if decided.decision.admitted:
-            if self._before.plugins and (pending := self._reserve(decided)):
+        admission = self.decide(pod, source=source)
+        if self._waiting and (blocking := self._blocking_pod(admission, self._waiting.uids())):
+            decision = pending_admission.waiting_behind(admission.decision, blocking)
+            return self._record(replace(admission, decision=decision), AdmissionStatus.WAITING)
+        if admission.decision.admitted:
+            if self._before.plugins and (pending := self._reserve(admission)):
                 return pending if source == API_SOURCE else self._wait_for_plugins(pending)
-            self._host.apply(decided.decision)
-            return self._record(decided, AdmissionStatus.ADMITTED)
-        return self._wait_or_reject(decided)
+            self._host.apply(admission.decision)
+            return self._record(admission, AdmissionStatus.ADMITTED)
+        return self._wait_or_reject(admission)
 
     def apply_preferences(
         self, pending: PendingAdmission, answers: PreferenceAnswers, *, last: bool = False
@@ -132,11 +132,11 @@ class Transaction:
         """Place a pod again with the plugins' *answers*; after the *last* round, plugins are not asked again."""
         if not self._unreserve(pending):
             return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
-        decided = self.decide(pending.pod, source=pending.source, answers=answers, checked=True)
-        if not decided.decision.admitted:
-            return self._reject_pending(pending, decided.decision)
-        requests, seconds = () if last else decided.preference_requests, pending.seconds + decided.seconds
-        again = self._reserve(replace(decided, preference_requests=requests, seconds=seconds, ticket=pending.ticket))
+        admission = self.decide(pending.pod, source=pending.source, answers=answers, checked=True)
+        if not admission.decision.admitted:
+            return self._reject_pending(pending, admission.decision)
+        requests, seconds = () if last else admission.preference_requests, pending.seconds + admission.seconds
+        again = self._reserve(replace(admission, preference_requests=requests, seconds=seconds, ticket=pending.ticket))
         if again is None:
             raise AssertionError("a pod whose plugins stated preferences has devices of these plugins")
         return again
@@ -185,7 +185,8 @@ class Transaction:
         else:
             self._change_waiting().remove(uid)
             self._backing_off.discard(uid)
-        self._changed = self.durable = True
+        self._changed = True
+        self.durable = True
         self._emit(EventKind.RELEASED, view)
         if retry:
             self.retry_waiting()
@@ -224,7 +225,7 @@ class Transaction:
         self.retry_waiting()
 
     def plugin_stopped(self, resource: str, *, gone: bool = False) -> None:
-        """Stop allocating the devices of a plugin, and remove them if it is *gone*; pods keep those they hold."""
+        """Stop allocating the devices of a plugin, and remove them if the plugin is *gone*; pods keep their devices."""
         devices = self._host.ledger.devices
         if resource in devices.inventories:
             self._update_devices(resource, devices.give_up(resource) if gone else devices.stop(resource))
@@ -234,7 +235,7 @@ class Transaction:
         self._emit(EventKind.GONE if gone else EventKind.STOPPED, detail=f"{resource}: the device plugin {change}")
 
     def retry_waiting(self) -> None:
-        """Admit the waiting pods that fit now, in order; behind one that must not be overtaken, try only a few."""
+        """Admit the waiting pods that fit now, in order; behind a pod that must not be overtaken, try only a few."""
         if not self._admits_waiting:
             return
         misfits: set[str] = set()  # request keys that do not fit the current ledger
@@ -258,26 +259,26 @@ class Transaction:
     def _retry(self, record: PodRecord, ahead: Collection[str]) -> bool:
         """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending."""
         try:
-            decided = self.decide(record.pod, source=record.source, checked=True)
+            admission = self.decide(record.pod, source=record.source, checked=True)
         except (AlignError, NotReadyError):  # must not keep other pods waiting
             return False
-        decision = decided.decision
-        if decision.admitted and ahead and (blocking := self._blocking_pod(decided, ahead)):
+        decision = admission.decision
+        if decision.admitted and ahead and (blocking := self._blocking_pod(admission, ahead)):
             decision = pending_admission.waiting_behind(decision, blocking)
         if not decision.admitted:
             self._change_waiting().update(record.with_decision(decision))
             return False
-        if pending := self._reserve(decided):
+        if pending := self._reserve(admission):
             self._change_waiting().update(record.with_decision(pending_admission.waiting_for_devices(pending)))
             self.started.append(pending)
             return True
-        self._host.apply(decided.decision)
-        self._record(decided, AdmissionStatus.ADMITTED)
+        self._host.apply(admission.decision)
+        self._record(admission, AdmissionStatus.ADMITTED)
         return True
 
-    def _blocking_pod(self, decided: PendingAdmission, ahead: Collection[str]) -> Pod | None:
-        undecided = {request.resource for request in decided.preference_requests}
-        return self._waiting.blocking_pod(self._host, decided.decision, filter(self._blocks, ahead), undecided)
+    def _blocking_pod(self, admission: PendingAdmission, ahead: Collection[str]) -> Pod | None:
+        undecided = {request.resource for request in admission.preference_requests}
+        return self._waiting.blocking_pod(self._host, admission.decision, filter(self._blocks, ahead), undecided)
 
     def _blocks(self, uid: str) -> bool:
         """Whether a waiting pod must not be overtaken; a pod that waits for a plugin blocks no other."""
@@ -287,7 +288,7 @@ class Transaction:
         return not pending_admission.lacks_healthy_devices(self._host, record.pod)
 
     def _change_waiting(self) -> WaitingPods:
-        """Return the wait queue to change it; that of the state before stays as it is."""
+        """Return the wait queue to change it; the wait queue of the state before stays as it is."""
         if self._waiting is self._before.waiting:
             self._waiting = self._waiting.copy()
         self._changed = True
@@ -317,14 +318,14 @@ class Transaction:
             self._emit(EventKind.KEPT, PendingAdmission(pod=record.pod, source=source, decision=decision))
         return AdmissionResult(decision, self.state().pod_view(pod.uid))
 
-    def _reserve(self, decided: PendingAdmission) -> PendingAdmission | None:
+    def _reserve(self, admission: PendingAdmission) -> PendingAdmission | None:
         """Make an admitted pod pending if plugins must allocate its devices; ``None`` if not."""
-        requests = pending_admission.device_requests(decided.decision, decided.pod, served=self._before.plugins)
+        requests = pending_admission.device_requests(admission.decision, admission.pod, served=self._before.plugins)
         if not requests:
             return None
-        self._host.apply(decided.decision)
-        pending = replace(decided, device_requests=requests, ticket=decided.ticket or object())
-        self._pending[decided.pod.uid] = pending
+        self._host.apply(admission.decision)
+        pending = replace(admission, device_requests=requests, ticket=admission.ticket or object())
+        self._pending[admission.pod.uid] = pending
         self._changed = True
         return pending
 
@@ -340,8 +341,8 @@ class Transaction:
 
     def _wait_for_plugins(self, pending: PendingAdmission) -> AdmissionResult:
         try:
-            decided = replace(pending, decision=pending_admission.waiting_for_devices(pending))
-            result = self._record(decided, AdmissionStatus.WAITING)
+            admission = replace(pending, decision=pending_admission.waiting_for_devices(pending))
+            result = self._record(admission, AdmissionStatus.WAITING)
         except BusyError:
             self._unreserve(pending)
             raise
@@ -350,46 +351,49 @@ class Transaction:
 
     def _reject_pending(self, pending: PendingAdmission, decision: Decision) -> AdmissionResult:
         """Reject a pending pod, or let it wait; waiting pods may get its resources."""
-        uid, decided = pending.pod.uid, replace(pending, decision=decision)
+        uid, admission = pending.pod.uid, replace(pending, decision=decision)
         if (record := self._waiting.get(uid)) is not None:
             self._change_waiting().update(record.with_decision(decision))
-            self._emit(EventKind.WAITING, decided)
+            self._emit(EventKind.WAITING, admission)
         else:
-            self._wait_or_reject(decided)
+            self._wait_or_reject(admission)
         if uid in self._waiting:
             self._backing_off.add(uid)
         self.retry_waiting()
         return AdmissionResult(decision, self.state().pod_view(uid))
 
     def _record(
-        self, decided: PendingAdmission, status: AdmissionStatus, *, grants: PodGrants | None = None
+        self, admission: PendingAdmission, status: AdmissionStatus, *, grants: PodGrants | None = None
     ) -> AdmissionResult:
         """Record a pod that waits, or one that is admitted and whose resources the ledger holds."""
         now, position = self._clock.now(), None
-        decision = decided.decision.without_ledgers()
-        record = PodRecord(pod=decided.pod, since=now, source=decided.source, decision=decision, grants=grants or {})
+        decision = admission.decision.without_ledgers()
+        record = PodRecord(
+            pod=admission.pod, since=now, source=admission.source, decision=decision, grants=grants or {}
+        )
         if status is AdmissionStatus.WAITING:
             self._change_waiting().add(record)
             position = len(self._waiting)
         else:
-            uid = decided.pod.uid
+            uid = admission.pod.uid
             self._admitted = with_item(self._admitted, uid, record)
             if self._waiting:
                 self._change_waiting().count_overtakes(uid)
                 self._waiting.remove(uid)
-        self._changed = self.durable = True
-        self._emit(EventKind(status), decided)
-        return AdmissionResult(decided.decision, build(PodView, record, status=status, position=position))
+        self._changed = True
+        self.durable = True
+        self._emit(EventKind(status), admission)
+        return AdmissionResult(admission.decision, build(PodView, record, status=status, position=position))
 
-    def _wait_or_reject(self, decided: PendingAdmission) -> AdmissionResult:
-        may_wait = self._before.wait_enabled or decided.source != API_SOURCE
-        if may_wait and self._before.fits_empty_host(decided.pod):
-            return self._record(decided, AdmissionStatus.WAITING)
-        self._emit(EventKind.REJECTED, decided)
-        return AdmissionResult(decided.decision, None)
+    def _wait_or_reject(self, admission: PendingAdmission) -> AdmissionResult:
+        may_wait = self._before.wait_enabled or admission.source != API_SOURCE
+        if may_wait and self._before.fits_empty_host(admission.pod):
+            return self._record(admission, AdmissionStatus.WAITING)
+        self._emit(EventKind.REJECTED, admission)
+        return AdmissionResult(admission.decision, None)
 
     def _update_devices(self, resource: str, devices: DeviceLedger) -> None:
-        """Replace the devices; only those that pods hold must be durable: plugins list theirs again after a crash."""
+        """Replace the devices. Only devices of pods must be durable: plugins list all devices again after a crash."""
         old_facts = pending_admission.persistent_facts(self._host, resource)
         self._host.ledger = replace(self._host.ledger, devices=devices)
         self._changed = True

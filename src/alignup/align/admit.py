@@ -83,7 +83,7 @@ def reject_unfit(failure: fit.FitFailure) -> Rejection:
 
 
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
-    """Return the policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
+    """Return the policy and scope for *pod*, from the host, or from the annotations of the pod if they are allowed."""
     topology = rules.topology
     return annotated_policy(pod, topology) if rules.pod_policy_annotations else (topology.policy, topology.scope)
 
@@ -155,20 +155,20 @@ class _Admission:
             raise _RejectedError(reject_unfit(failure))
 
     def choose(self, container: Container | None) -> Hint:
-        considered: list[_ProviderHints] = []
+        considered_hints: list[_ProviderHints] = []
         inputs: list[MergeInput] = []
         for provider in self.providers:
             ledger = self.ledgers[provider.name]
             hints = provider.hints(ledger, self.pod, container)
             provider_merge_inputs = provider_inputs(provider.name, hints)
             inputs += provider_merge_inputs
-            considered.append((provider, ledger, hints, provider_merge_inputs))
+            considered_hints.append((provider, ledger, hints, provider_merge_inputs))
         nodes, distances = self.rules.nodes, self.rules.distances
         result = apply_policy(self.policy, inputs, nodes=nodes, distances=distances)
         options = self.rules.topology.options
         if options.strategy is not AllocationStrategy.NONE and self.policy is not Policy.NONE:
-            scores = partial(_score, considered)
-            merge_inputs = [provider_merge_inputs for _, _, _, provider_merge_inputs in considered]
+            scores = partial(_score, considered_hints)
+            merge_inputs = [provider_merge_inputs for _, _, _, provider_merge_inputs in considered_hints]
             result = apply_strategy(result, merge_inputs, scores, options=options, nodes=nodes, distances=distances)
             if result.merged.rule is MergeRule.RANDOM and len(self.steps) < len(self.rules.chosen):
                 sets = {result.merged.nodes, *result.merged.runners_up}
@@ -176,7 +176,7 @@ class _Admission:
                 result = choose_set(result, assumed, MergeRule.RANDOM, tuple(sorted(sets - {assumed})))
         hint, accepted, (_, _, width, rule, runners_up) = result
         container_name = None if container is None else container.name
-        resources = CollectedResources(partial(_collect_resources, self.pod, container, considered))
+        resources = CollectedResources(partial(_collect_resources, self.pod, container, considered_hints))
         step = MergeStep(container_name, resources, width, rule, hint, runners_up, accepted)
         self.steps.append(step)
         if not accepted:
@@ -254,9 +254,9 @@ class _Admission:
 _ProviderHints = tuple[Provider[Any], Any, HintsByResource, list[MergeInput]]
 
 
-def _score(considered: Sequence[_ProviderHints], number: int, nodes: NodeSet) -> int:
+def _score(considered_hints: Sequence[_ProviderHints], number: int, nodes: NodeSet) -> int:
     """Return how much of the resource of a merge input is allocated on *nodes*, in percent."""
-    for provider, ledger, _, inputs in considered:
+    for provider, ledger, _, inputs in considered_hints:
         if number < len(inputs):
             return score_share(*provider.allocated_share(ledger, inputs[number][0] or "", nodes))
         number -= len(inputs)
@@ -264,11 +264,11 @@ def _score(considered: Sequence[_ProviderHints], number: int, nodes: NodeSet) ->
 
 
 def _collect_resources(
-    pod: Pod, container: Container | None, considered: Iterable[_ProviderHints]
+    pod: Pod, container: Container | None, considered_hints: Iterable[_ProviderHints]
 ) -> tuple[ResourceHints, ...]:
     """Return the hints of every resource, with the requested and free amounts at the time of the merge."""
     resources: list[ResourceHints] = []
-    for provider, ledger, hints, inputs in considered:
+    for provider, ledger, hints, inputs in considered_hints:
         name = provider.name
         needs = {} if hints is None else provider.needs(ledger, pod, container)
         if hints:

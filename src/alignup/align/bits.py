@@ -79,9 +79,9 @@ def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
     spans = parse_spans(text)
     end = spans[-1][1] + 1 if spans else 0
     if end > below:
-        shown = text if len(text) <= 100 else f"{text[:100]}…"
+        excerpt = text if len(text) <= 100 else f"{text[:100]}…"
         beyond = next(last for _, last in spans if last >= below)
-        raise ParseError(f"{shown!r} contains {beyond}, but numbers must be below {below}")
+        raise ParseError(f"{excerpt!r} contains {beyond}, but numbers must be below {below}")
     if end > _CHUNK:
         digits = bytearray(b"0" * end)
         for first, last in spans:
@@ -120,16 +120,16 @@ def parse_spans(text: str) -> Spans:
     """Parse a Linux list with the kubelet's errors, without building the set; parts may overlap, in any order."""
     if not text:
         return ()
-    read = []
+    spans = []
     for part in text.split(","):
         head, dash, tail = part.partition("-")
         first = parse_integer(head)
         last = parse_integer(tail) if dash else first
         if first > last:
             raise ParseError(f"invalid range {quote(part)} ({first} > {last})")
-        read.append((first, last))
+        spans.append((first, last))
     joined: list[tuple[int, int]] = []
-    for first, last in sorted(read):
+    for first, last in sorted(spans):
         if joined and first <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
         else:

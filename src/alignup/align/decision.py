@@ -61,13 +61,13 @@ class ShownHints(NamedTuple):
 def shown_hints(resource: ResourceHints) -> ShownHints:
     hints = resource.hints
     if isinstance(hints, HintList):
-        listed = () if hints == IMPOSSIBLE else tuple(hints)
-        return ShownHints(listed[:MAX_SHOWN_HINTS], resource.truncated or len(listed) > MAX_SHOWN_HINTS)
+        possible_hints = () if hints == IMPOSSIBLE else tuple(hints)
+        return ShownHints(possible_hints[:MAX_SHOWN_HINTS], resource.truncated or len(possible_hints) > MAX_SHOWN_HINTS)
     nodes = hints.nodes | bits.union(hints.fixed_sets)
     if 1 << nodes.bit_count() <= _MAX_TESTED_SETS:
         masks = hints.fitting_sets()
-        shown = tuple([Hint(mask, hints.prefers(mask)) for mask in masks[:MAX_SHOWN_HINTS]])
-        return ShownHints(shown, resource.truncated or len(masks) > MAX_SHOWN_HINTS)
+        first_hints = tuple([Hint(mask, hints.prefers(mask)) for mask in masks[:MAX_SHOWN_HINTS]])
+        return ShownHints(first_hints, resource.truncated or len(masks) > MAX_SHOWN_HINTS)
     fitting: list[Hint] = []
     for tested, mask in enumerate(iter_subsets(nodes, at_least=hints.min_width)):
         if tested == _MAX_TESTED_SETS:

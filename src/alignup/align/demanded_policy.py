@@ -58,7 +58,7 @@ _TOO_MANY = UnmetDemand("the pod", "anywhere: there are too many possible choice
 
 
 def is_enforced(decision: Decision, demand: DemandedPolicy) -> bool:
-    """Return whether the policy that decided is as strict, so that nothing is admitted that *demand* forbids."""
+    """Return whether the policy that decided is as strict as *demand*: it admits nothing that *demand* forbids."""
     if demand.policy in (Policy.NONE, Policy.BEST_EFFORT):
         return True
     as_strict = _STRICTNESS.index(decision.policy) >= _STRICTNESS.index(demand.policy)
@@ -224,9 +224,9 @@ def _prefers(hints: Hints, nodes: NodeSet) -> bool:
 
 def _node_sets(sites: Sequence[NodeSet]) -> list[NodeSet]:
     """Return the sets of NUMA nodes that a placement can stand for; a device on several nodes is on one of them."""
-    fixed = reduce(or_, (site for site in sites if site & site - 1 == 0), 0)
-    sets = [fixed]
+    fixed_nodes = reduce(or_, (site for site in sites if site & site - 1 == 0), 0)
+    sets = [fixed_nodes]
     for site in sites:
-        if not site & fixed:
+        if not site & fixed_nodes:
             sets = list(dict.fromkeys(nodes | node for nodes in sets for node in bits.split(site)))[:_MAX_SETS]
     return sets

@@ -156,9 +156,9 @@ class ManifestError(AlignError, ValueError):
 
     def lines(self, most: int = 20) -> tuple[str, ...]:
         """Return the first *most* problems as text."""
-        shown = tuple(map(str, self.problems[:most]))
-        more = len(self.problems) - len(shown)
-        return (*shown, f"and {more:,} more") if more else shown
+        texts = tuple(map(str, self.problems[:most]))
+        more = len(self.problems) - len(texts)
+        return (*texts, f"and {more:,} more") if more else texts
 
 
 class SettingsError(AlignError, ValueError):

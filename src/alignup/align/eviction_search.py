@@ -170,14 +170,14 @@ class EvictionSearch(Generic[Proof]):
             tuple([unit for number, times in kinds.items() for unit in self.groups[number][:times]])
             for kinds in map(Counter, combinations_with_replacement(range(len(self.groups)), count))
         )
-        tried: set[frozenset[tuple[str, ...]]] = set()
+        tried_sets: set[frozenset[tuple[str, ...]]] = set()
         for units in _sorted_sets((units for units in distinct if len(units) == count), size):
-            tried.add(frozenset(unit.pods for unit in units))
+            tried_sets.add(frozenset(unit.pods for unit in units))
             yield units
         if len(self.units) == len(self.groups):
             return
         every = combinations(self.units, count)
-        others = (units for units in every if frozenset(unit.pods for unit in units) not in tried)
+        others = (units for units in every if frozenset(unit.pods for unit in units) not in tried_sets)
         yield from _sorted_sets(islice(others, self._max_equivalent), size)
         if next(others, None):
             self.limited.add(size)
@@ -224,15 +224,15 @@ class HostShortage(NamedTuple):
     @classmethod
     def of(cls, host: Host, pod: Pod) -> "HostShortage":
         ledgers = host.ledger.by_provider()
-        offered: dict[str, int] = {}
+        capacity: dict[str, int] = {}
         for provider in host.providers:
-            offered.update(provider.capacity(ledgers[provider.name], pod.uid))
+            capacity.update(provider.capacity(ledgers[provider.name], pod.uid))
         if host.rules.allocatable is None:
-            return cls((), offered)
+            return cls((), capacity)
         # A pod that already holds devices may count on more of them.
-        allocatable = host.rules.allocatable.with_devices(offered)
+        allocatable = host.rules.allocatable.with_devices(capacity)
         request = fit.effective_request(pod, allocatable)
-        return cls(fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable), offered)
+        return cls(fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable), capacity)
 
     def may_be_covered(self, units: Sequence[EvictionUnit], count: int | None = None) -> bool:
         """Return whether *units*, or the *count* largest users of them, use as much as the host lacks."""
@@ -259,7 +259,7 @@ def find_units(
     short, they also use the same amount.
     """
     ledgers = host.ledger.by_provider()
-    needed = {
+    needed_resources = {
         provider.name: {
             resource
             for container in (*pod.all_containers, None)
@@ -269,7 +269,7 @@ def find_units(
     }
     units = []
     for arrival, (uid, admitted) in enumerate(host.ledger.pods.items()):
-        holdings, nodes = _holdings(host, admitted, needed)
+        holdings, nodes = _holdings(host, admitted, needed_resources)
         usage = admitted.usage
         amounts = {PODS: 1, CPU: usage.milli_cpu, MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage}
         amounts |= usage.scalars
@@ -286,19 +286,19 @@ def default_cost(arrival: int, admitted: AdmittedPod) -> EvictionCost:
 
 
 def _holdings(
-    host: Host, admitted: AdmittedPod, needed: Mapping[str, set[str]]
+    host: Host, admitted: AdmittedPod, needed_resources: Mapping[str, set[str]]
 ) -> tuple[tuple[Hashable, ...], NodeSet]:
-    """Return what a pod holds of what is *needed*, and on which nodes."""
+    """Return what a pod holds of *needed_resources*, and on which nodes."""
     uid = admitted.pod.uid
-    cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed[host.cpus.name] else ((), 0)
+    cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed_resources[host.cpus.name] else ((), 0)
     memory = host.ledger.memory
     by_container = [memory.pod_held[uid]] if uid in memory.pod_held else memory.held.get(uid, {}).values()
     blocks = (
         tuple(sorted(block for container_blocks in by_container for block in container_blocks))
-        if needed[host.memory.name]
+        if needed_resources[host.memory.name]
         else ()
     )
-    devices = tuple(sorted(_devices(host.ledger.devices, uid, needed[host.devices.name])))
+    devices = tuple(sorted(_devices(host.ledger.devices, uid, needed_resources[host.devices.name])))
     nodes |= bits.union(block.nodes for block in blocks) | bits.union(device[1] for device in devices)
     # Providers from outside need not list requests, so everything they allocated may matter.
     others = tuple(
@@ -312,18 +312,18 @@ def _holdings(
 
 def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
     """Return each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
-    owned = ledger.owned(uid)
-    cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & owned}
+    owned_cpus = ledger.owned(uid)
+    cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & owned_cpus}
     for cpu in view.cpus if cores else ():
         if cpu.core in cores:
-            state = [cpus >> cpu.id & 1 for cpus in (owned, ledger.shared, ledger.reserved)]
+            state = [cpus >> cpu.id & 1 for cpus in (owned_cpus, ledger.shared, ledger.reserved)]
             cores[cpu.core].append((cpu.node or 0, cpu.socket, cpu.cache or 0, *state))
-    nodes = bits.of(node for node, cpus in view.node_cpus.items() if cpus & owned)
+    nodes = bits.of(node for node, cpus in view.node_cpus.items() if cpus & owned_cpus)
     return tuple(sorted(tuple(sorted(places)) for places in cores.values())), nodes
 
 
 def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
-    """Yield the resource, nodes and health of each device; one that is gone has no nodes."""
+    """Yield the resource, nodes and health of each device; a device that is gone has no nodes."""
     for resource in resources:
         inventory = ledger.inventories.get(resource)
         devices_by_id = {device.id: device for device in inventory.devices} if inventory else {}

@@ -63,12 +63,12 @@ class UsedResources(NamedTuple):
     def plus(self, pod: FitRequest, *, by: int = 1) -> "UsedResources":
         scalars = self.scalars
         if pod.scalars:
-            changed = dict(scalars)
+            new_scalars = dict(scalars)
             for name, amount in pod.scalars.items():
-                changed[name] = changed.get(name, 0) + by * amount
-                if not changed[name]:
-                    del changed[name]
-            scalars = changed
+                new_scalars[name] = new_scalars.get(name, 0) + by * amount
+                if not new_scalars[name]:
+                    del new_scalars[name]
+            scalars = new_scalars
         return UsedResources(
             self.milli_cpu + by * pod.milli_cpu,
             self.memory + by * pod.memory,
@@ -132,8 +132,8 @@ def check_fit(
     if is_critical(pod) and (
         missing := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
     ):
-        listed = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
-        return FitFailure(UNEXPECTED_ADMISSION, f"{_NOTHING_TO_EVICT}[{listed}]", insufficient)
+        resources = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
+        return FitFailure(UNEXPECTED_ADMISSION, f"{_NOTHING_TO_EVICT}[{resources}]", insufficient)
     return FitFailure(insufficient[0].reason, insufficient[0].message, insufficient)
 
 
@@ -146,13 +146,13 @@ def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitReq
     if rule is ClaimRule.ABSENT_IGNORED:
         return _only(request, [name for name, amount in allocatable.scalars.items() if amount > 0])
     if rule is ClaimRule.CLAIMED_IGNORED and (pod.claimed_requests or pod.class_resources):
-        claimed = demand.claimed_requests(pod, allocatable.scalars)
-        request = demand.fit_request(pod.without_requests(claimed)) if claimed else request
+        claimed_requests = demand.claimed_requests(pod, allocatable.scalars)
+        request = demand.fit_request(pod.without_requests(claimed_requests)) if claimed_requests else request
     if request.scalars.keys() <= allocatable.scalars.keys():
         return request
-    unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
+    unknown_names = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
     scalars = dict(request.scalars)
-    for name in unknown:
+    for name in unknown_names:
         del scalars[name]
         if name in pod.overhead:
             scalars[name] = max(0, pod.overhead[name].value())
@@ -198,13 +198,13 @@ def may_preempt(pod: Pod, other: Pod) -> bool:
     return pod.priority is not None and other.priority is not None and pod.priority > other.priority
 
 
-def still_missing(insufficient: Iterable[InsufficientResource], evicted: Iterable[Pod]) -> dict[str, int]:
+def still_missing(insufficient: Iterable[InsufficientResource], evicted_pods: Iterable[Pod]) -> dict[str, int]:
     """Return what would still be missing, by resource, after evicting these pods.
 
     The kubelet estimates what that frees, which can be less than the pods use.
     """
     missing = {short.resource: short.missing for short in insufficient}
-    for pod in evicted:
+    for pod in evicted_pods:
         if pod.has_pod_level_resources:
             requested = demand.pod_level_amounts(pod.resources.requests)
         else:

@@ -127,8 +127,12 @@ class HintList:
             for nodes, preferred in hints:
                 flags[nodes] |= preferred
         anywhere = Hint(None, flags.pop(None)) if None in flags else None
-        named = cast("dict[NodeSet, bool]", flags)
-        return cls(tuple(named), preferred=frozenset(compress(named, named.values())), anywhere=anywhere)
+        preferred_by_nodes = cast("dict[NodeSet, bool]", flags)
+        return cls(
+            tuple(preferred_by_nodes),
+            preferred=frozenset(compress(preferred_by_nodes, preferred_by_nodes.values())),
+            anywhere=anywhere,
+        )
 
     @classmethod
     def of_family(cls, family: HintFamily) -> Self:

@@ -148,11 +148,11 @@ class Host(Pictured):
     def _adopt(self, ledger: Ledger) -> Ledger:
         """Return the ledger with which this host continues another host."""
         if foreign := ledger.others.keys() - {provider.name for provider in self.providers}:
-            listed = ", ".join(sorted(foreign))
-            raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
+            names = ", ".join(sorted(foreign))
+            raise StateError(f"the ledger belongs to another host: unknown provider {names}")
         if new := [provider for provider in self.others if provider.name not in ledger.others]:
-            added = {provider.name: provider.initial_ledger() for provider in new}
-            ledger = replace(ledger, others={**ledger.others, **added})
+            initial_ledgers = {provider.name: provider.initial_ledger() for provider in new}
+            ledger = replace(ledger, others={**ledger.others, **initial_ledgers})
         return replace(ledger, pods={}, used=UsedResources()) if self.starting else ledger
 
     def __repr__(self) -> str:
@@ -370,10 +370,10 @@ def _reserved_by_node(settings: Settings, view: KubeletView) -> Mapping[int, Map
 def _check_topology(settings: Settings, view: KubeletView) -> None:
     settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
     if settings.topology.policy is not Policy.NONE or settings.pod_policy_annotations:
-        unknown = [node.id for node in view.nodes if node.id < 0]
-        if unknown:  # made up by cAdvisor on a system without NUMA nodes and known sockets
+        unknown_nodes = [node.id for node in view.nodes if node.id < 0]
+        if unknown_nodes:  # made up by cAdvisor on a system without NUMA nodes and known sockets
             raise SettingsError(
-                f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
+                f"NUMA node {unknown_nodes[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
             )
 
 

@@ -21,7 +21,7 @@ _MISSING: Any = object()
 
 
 def with_item(mapping: Mapping[Key, Value], key: Key, value: Value) -> "dict[Key, Value] | LayeredMap[Key, Value]":
-    """Return *mapping* with one more entry, which is the last, or with another value for a key that it has."""
+    """Return *mapping* with one more entry at its end, or with another value for a key that *mapping* has."""
     if len(mapping) < MAX_PLAIN:
         return {**mapping, key: value}
     return LayeredMap.of(mapping).with_item(key, value)
@@ -86,11 +86,11 @@ class LayeredMap(Mapping[Key, Value]):
         return _folded(LayeredMap(self._base, layer, removed, length=self._length - 1))
 
     def to_dict(self) -> dict[Key, Value]:
-        merged = self._base.copy()
+        items = self._base.copy()
         for key in self._removed:
-            del merged[key]
-        merged.update(self._layer)
-        return merged
+            del items[key]
+        items.update(self._layer)
+        return items
 
     def changed_keys(self, new: "LayeredMap[Key, Any]") -> set[Key]:
         if self._base is new._base:  # noqa: SLF001 - of the same class
@@ -129,8 +129,8 @@ class LayeredMap(Mapping[Key, Value]):
     def __reversed__(self) -> Iterator[Key]:
         """Yield the newest keys first."""
         base, removed = self._base, self._removed
-        added = (key for key in reversed(self._layer) if key not in base or key in removed)
-        return chain(added, (key for key in reversed(base) if key not in removed))
+        added_keys = (key for key in reversed(self._layer) if key not in base or key in removed)
+        return chain(added_keys, (key for key in reversed(base) if key not in removed))
 
     def values(self) -> ValuesView[Value]:
         return _Values(self)

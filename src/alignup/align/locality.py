@@ -161,12 +161,12 @@ class Locality:
                     counts[link.kind] = counts.get(link.kind, 0) + link.count
         self._fabrics = [(set(link.devices), link.count) for link in machine.links if link.kind is LinkKind.NVSWITCH]
         self._ids = {device.uuid: device.address for device in machine.pci if device.uuid}
-        reported: dict[str, set[str]] = {}
+        addresses_by_id: dict[str, set[str]] = {}
         for device in machine.devices:
-            reported.setdefault(device.id, set()).add(device.address)
+            addresses_by_id.setdefault(device.id, set()).add(device.address)
         # Two resources may have the same ids for different devices.
         self._ids |= {
-            id_: min(addresses) for id_, addresses in reported.items() if len(addresses) == 1 and any(addresses)
+            id_: min(addresses) for id_, addresses in addresses_by_id.items() if len(addresses) == 1 and any(addresses)
         }
         self._nearness: dict[tuple[str, str], Nearness | None] = {}  # known results
         self._stated_groups: dict[Level, dict[str, str]] = {}  # likewise

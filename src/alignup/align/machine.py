@@ -320,13 +320,13 @@ class Machine(Pictured):
         if not removed:
             return self
 
-        def online(listed: Iterable[Cpu]) -> tuple[Cpu, ...]:
-            return tuple(cpu for cpu in listed if not removed >> cpu.id & 1)
+        def online(all_cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
+            return tuple(cpu for cpu in all_cpus if not removed >> cpu.id & 1)
 
         report = self.report
         if report is not None:
-            shown = online(report.cpus)
-            report = replace(report, cpus=shown, num_cpus=report.num_cpus - len(report.cpus) + len(shown))
+            online_cpus = online(report.cpus)
+            report = replace(report, cpus=online_cpus, num_cpus=report.num_cpus - len(report.cpus) + len(online_cpus))
         machine = replace(self, cpus=online(self.cpus), offline=self.offline | removed, report=report, devices=())
         return machine.with_reported(self.devices)
 
@@ -344,10 +344,10 @@ class Machine(Pictured):
         cpus = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
         nodes, distances = self.nodes, self.distances
         if self.report and self.report.nodes is not None:
-            reported = self.report.nodes
-            nodes = tuple(NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in reported)
+            reported_nodes = self.report.nodes
+            nodes = tuple(NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in reported_nodes)
             # The true distances if the kubelet has any; it would read wrong columns for sparse nodes.
-            node_ids = {node.id for node in reported if node.distances}
+            node_ids = {node.id for node in reported_nodes if node.distances}
             distances = distances if distances and node_ids == set(distances.ids) else None
         # CAdvisor looks for a core inside one node and one socket.
         lowest: dict[tuple[int | None, int, int], int] = {}
@@ -379,12 +379,12 @@ def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, .
     for device in devices:
         first.setdefault(device.address, device)
         times[device.address] += 1
-    repeated = (
+    gaps = (
         f"PCI device {address} is listed {count} times; the first is used"
         for address, count in times.items()
         if count > 1
     )
-    return tuple(first.values()), tuple(repeated)
+    return tuple(first.values()), tuple(gaps)
 
 
 def _count_devices(devices: Iterable[Device]) -> Counter[str]:
@@ -459,9 +459,9 @@ def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
         yield "the machine has no CPUs"
     yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=MAX_CPU_ID)
     valid_cpus = [cpu for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID]
-    unknown = _grouped((cpu.node, cpu.id) for cpu in valid_cpus if cpu.node is not None and cpu.node not in nodes)
-    for node, claimed in unknown.items():
-        yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
+    unknown_nodes = _grouped((cpu.node, cpu.id) for cpu in valid_cpus if cpu.node is not None and cpu.node not in nodes)
+    for node, cpus_on_node in unknown_nodes.items():
+        yield f"NUMA node {node} has CPUs {bits.show(cpus_on_node)}, but the machine has no such node"
     sockets: dict[int, set[int]] = {}
     for cpu in valid_cpus:
         if cpu.core < 0:
@@ -510,16 +510,16 @@ def _missing_nodes(devices: Iterable[Device], nodes: set[int]) -> Iterator[str]:
     for device in devices:
         for node in bits.members(device.nodes) if device.nodes and device.nodes > 0 else ():
             if node not in nodes:
-                named = f"device {device.id} of {device.resource}"
-                yield f"{named} is on NUMA node {node}, but the machine has no such node"
+                title = f"device {device.id} of {device.resource}"
+                yield f"{title} is on NUMA node {node}, but the machine has no such node"
 
 
 def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
-    named = [(device.resource, device.id) for device in devices]
-    for resource, name in sorted(set(named)):
+    device_names = [(device.resource, device.id) for device in devices]
+    for resource, name in sorted(set(device_names)):
         if not resource or not name:
             yield f"device {name!r} of resource {resource!r} has an empty name"
-    for (resource, name), times in _repeated(named):
+    for (resource, name), times in _repeated(device_names):
         yield f"device {name} of {resource} is listed {times} times"
     for device in devices:
         if device.nodes is not None and device.nodes < 0:
@@ -537,16 +537,16 @@ def _link_problems(links: Iterable[DeviceLink]) -> Iterator[str]:
 
 
 def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> Iterator[str]:
-    reported = nodes if report.nodes is None else {node.id for node in report.nodes}
-    for problem in _cpu_problems(report.cpus, reported) if report.cpus else ():
+    node_ids = nodes if report.nodes is None else {node.id for node in report.nodes}
+    for problem in _cpu_problems(report.cpus, node_ids) if report.cpus else ():
         yield f"as reported, {problem}"
     for node, times in _repeated(node.id for node in report.nodes or ()):
         yield f"as reported, NUMA node {node} is listed {times} times"
-    for node in sorted(reported):
+    for node in sorted(node_ids):
         if node >= MAX_NODE_ID:
             yield f"as reported, NUMA node {node} is not a number from 0 to {MAX_NODE_ID - 1}"
-    for unknown in bits.members(bits.of(_known(report.cpus)) & ~cpus):
-        yield f"CPU {unknown} is reported, but the machine has no such CPU"
+    for cpu_id in bits.members(bits.of(_known(report.cpus)) & ~cpus):
+        yield f"CPU {cpu_id} is reported, but the machine has no such CPU"
     for cpu in report.cpus:
         if cpu.node is None:
             yield f"CPU {cpu.id} is reported without a NUMA node"

@@ -30,8 +30,8 @@ from alignup.align.workload import Pod, demand
 _ALIGNED = {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}  #: the policies that reject a pod for its NUMA nodes
 
 
-def competes(host: Host, decision: Decision, waiting: Sequence[Pod], *, undecided: Collection[str] = ()) -> bool:
-    """Return whether the admission in *decision* may take something that one of the *waiting* pods could use.
+def competes(host: Host, decision: Decision, waiting_pods: Sequence[Pod], *, undecided: Collection[str] = ()) -> bool:
+    """Return whether the admission in *decision* may take something that one of *waiting_pods* could use.
 
     *undecided* are resources whose devices a device plugin has yet to choose.
     """
@@ -39,30 +39,30 @@ def competes(host: Host, decision: Decision, waiting: Sequence[Pod], *, undecide
     if before is None or after is None:
         return False
     try:
-        return _takes_something(host, decision.uid, before, after, waiting, undecided)
+        return _takes_something(host, decision.uid, before, after, waiting_pods, undecided)
     except PodError:  # invalid annotations: nothing is known about the policy of a waiting pod
         return True
 
 
 def _takes_something(  # noqa: PLR0913, PLR0917 - only for competes
-    host: Host, uid: str, before: Ledger, after: Ledger, waiting: Sequence[Pod], undecided: Collection[str]
+    host: Host, uid: str, before: Ledger, after: Ledger, waiting_pods: Sequence[Pod], undecided: Collection[str]
 ) -> bool:
     return (
-        any(not _needs(host.devices, before.devices, pod).keys().isdisjoint(undecided) for pod in waiting)
+        any(not _needs(host.devices, before.devices, pod).keys().isdisjoint(undecided) for pod in waiting_pods)
         or any(before.others[provider.name] is not after.others[provider.name] for provider in host.others)
-        or _fails_fit_check(host, before, after, waiting)
-        or _lacks_free(host, before, after, waiting)
-        or _splits_memory(host, uid, after, waiting)
+        or _fails_fit_check(host, before, after, waiting_pods)
+        or _lacks_free(host, before, after, waiting_pods)
+        or _splits_memory(host, uid, after, waiting_pods)
     )
 
 
-def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod]) -> bool:
+def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting_pods: Sequence[Pod]) -> bool:
     allocatable = host.rules.allocatable
     if allocatable is None:
         return False
-    requests = [demand.fit_used(pod) for pod in waiting]
+    requests = [demand.fit_used(pod) for pod in waiting_pods]
     capacity = allocatable.with_devices(host.devices.capacity(after.devices, "")).scalars
-    compared = [(len(waiting), allocatable.pods, before.used.pods, after.used.pods)]
+    compared = [(len(waiting_pods), allocatable.pods, before.used.pods, after.used.pods)]
     for name in ("milli_cpu", "memory", "ephemeral_storage"):
         total, earlier, now = (getattr(resources, name) for resources in (allocatable, before.used, after.used))
         compared.append((sum(getattr(request, name) for request in requests), total, earlier, now))
@@ -72,11 +72,11 @@ def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting: Sequenc
     return any(request > max(0, total - now) and now > earlier for request, total, earlier, now in compared)
 
 
-def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod]) -> bool:
+def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting_pods: Sequence[Pod]) -> bool:
     """Return whether less than the waiting pods request is left on the host, or on a NUMA node for them."""
     nodes = {
         pod.uid: _usable_nodes(host, before, pod) if effective_policy(pod, host.rules)[0] in _ALIGNED else 0
-        for pod in waiting
+        for pod in waiting_pods
     }
     for provider, earlier, later in _changed_ledgers(host, before, after):
         # full-pcpus-only does not count siblings of reserved CPUs as free.
@@ -85,7 +85,7 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod
         total: Counter[str] = Counter()
         on_node: Counter[tuple[str, int]] = Counter()
         free: dict[str, tuple[Need, Need]] = {}
-        for pod in waiting:
+        for pod in waiting_pods:
             was = _needs(provider, earlier, pod)
             for resource, need in _needs(provider, later, pod).items():
                 free[resource] = was[resource], need
@@ -100,10 +100,10 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod
     return False
 
 
-def _splits_memory(host: Host, uid: str, after: Ledger, waiting: Sequence[Pod]) -> bool:
+def _splits_memory(host: Host, uid: str, after: Ledger, waiting_pods: Sequence[Pod]) -> bool:
     """Return whether memory of the admitted pod may prevent memory on several nodes, or on a group of nodes."""
     groups = {block.nodes for blocks in after.memory.held.get(uid, {}).values() for block in blocks}
-    needing = {pod.uid: (pod, _needs(host.memory, after.memory, pod)) for pod in waiting}
+    needing = {pod.uid: (pod, _needs(host.memory, after.memory, pod)) for pod in waiting_pods}
     needing = {key: (pod, needs) for key, (pod, needs) in needing.items() if needs}
     if not groups or not needing:
         return False
@@ -144,7 +144,7 @@ def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]
 
 
 def _usable_nodes(host: Host, ledger: Ledger, pod: Pod) -> NodeSet:
-    """Return the NUMA nodes *pod* could use; with one node for all, those with the devices it requests."""
+    """Return the NUMA nodes *pod* could use; with one node for all, the nodes with the devices that it requests."""
     policy, scope = effective_policy(pod, host.rules)
     nodes = host.view.all_nodes
     if policy is not Policy.SINGLE_NUMA_NODE or (scope is not Scope.POD and len(pod.all_containers) > 1):

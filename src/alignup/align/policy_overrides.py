@@ -17,7 +17,7 @@ class PolicyOverrides(NamedTuple):
     settings: Settings | None = None  #: from a KubeletConfiguration, which replace all
 
     def apply(self, settings: Settings) -> Settings:
-        """Return *settings* with these policies and options; ``SettingsError`` if one is wrong."""
+        """Return *settings* with these policies and options; ``SettingsError`` for a wrong policy or option."""
         topology, gates = settings.topology, settings.gates
         cpu_options = {name: value for name, value in self.options.items() if name in OPTION_STAGES}
         topology_options = {name: value for name, value in self.options.items() if name not in OPTION_STAGES}

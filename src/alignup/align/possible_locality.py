@@ -85,15 +85,15 @@ def _check(
         return check_demand(demand, locality, every, unavailable)
     if are_all_near(demand, locality, every):
         return DemandAnswer(satisfied=True)
-    unknown = None
-    for tried, devices in enumerate(_choices(options)):
-        if tried == MAX_CHECKED:
-            return unknown or DemandAnswer(None, f"there are more than {MAX_CHECKED} possible choices")
+    unknown_answer = None
+    for count, devices in enumerate(_choices(options)):
+        if count == MAX_CHECKED:
+            return unknown_answer or DemandAnswer(None, f"there are more than {MAX_CHECKED} possible choices")
         answer = check_demand(demand, locality, devices)
         if answer.satisfied is False:
             return answer
-        unknown = unknown or (answer if answer.satisfied is None else None)
-    return unknown or DemandAnswer(satisfied=True)
+        unknown_answer = unknown_answer or (answer if answer.satisfied is None else None)
+    return unknown_answer or DemandAnswer(satisfied=True)
 
 
 def device_options(placement: Placement, resource: str, unsettled: Sequence[Collection[str]]) -> tuple[Option, ...]:

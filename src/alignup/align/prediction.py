@@ -28,7 +28,7 @@ _Chosen = dict[str, tuple[str, ...]]  #: resource → devices
 
 
 def predict(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> Decision:
-    """Decide on *pod* as its kubelet does; the first of *providers* is that of devices."""
+    """Decide on *pod* as its kubelet does; the first of *providers* is the provider of devices."""
     matters = effective_policy(pod, rules)[0] is not Policy.NONE
     search = _Search(ledger.devices, pod.all_containers[-1].name if matters else None)
     choosing = (replace(providers[0], chooser=search.choose), *providers[1:])  # type: ignore[type-var]
@@ -58,7 +58,7 @@ def predict(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rul
 
 @dataclass(eq=False)
 class _Search:
-    """A depth-first search: each decision repeats the choices before the last one that has another alternative."""
+    """A depth-first search: each decision repeats the choices before the last choice that has another alternative."""
 
     devices: DeviceLedger
     last: str | None  #: the last container, whose choice changes nothing; ``None``: no choice changes anything

@@ -27,7 +27,7 @@ class FeatureStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureGate:
-    """A feature gate; a locked one cannot be changed from its default."""
+    """A feature gate; a locked gate cannot be changed from its default."""
 
     stage: FeatureStage
     default: bool
@@ -266,7 +266,7 @@ def find_release(version: str) -> Release:
 
 @cache
 def with_preview(release: Release, name: str) -> Release:
-    """Return a release as if it had a plan; ``SettingsError`` if it is too old for that."""
+    """Return a release as if it had a plan; ``SettingsError`` if the release is too old for the plan."""
     if release.minor < _FIRST_PREVIEWED.minor:
         raise SettingsError(f"the preview {name} is for Kubernetes {_FIRST_PREVIEWED} and later, not {release}")
     options = {**release.options, STRATEGY_PREVIEW: FeatureStage.ALPHA, "numa-score-weights": FeatureStage.ALPHA}

@@ -52,9 +52,9 @@ class PodChange:
             rejected = f"would be rejected by a kubelet {release}: {self.reason}: {self.message}"
             return f"{self.pod}, which waits, {rejected if self.reason else self.message}"
         rejected = f"is rejected when a kubelet {release} starts: {self.reason}: {self.message}"
-        moved = f"gets other resources when a kubelet {release} starts: {self.message}"
+        change = f"gets other resources when a kubelet {release} starts: {self.message}"
         now = "; a restart of the present kubelet does the same" if self.also_now else ""
-        return f"{self.pod} {rejected if self.reason else moved}{now}"
+        return f"{self.pod} {rejected if self.reason else change}{now}"
 
     @property
     def severity(self) -> UpgradeSeverity:
@@ -88,20 +88,20 @@ class Restart(NamedTuple):
 
 def restart(host: Host, ledger: Ledger, pods: Iterable[Pod]) -> Restart:
     """Admit *pods* on *host* once more, in this order; *ledger* is what they hold."""
-    started = Host(host.machine, host.settings, ledger=ledger, others=host.others, starting=True)
+    starting_host = Host(host.machine, host.settings, ledger=ledger, others=host.others, starting=True)
     changes = {}
     for pod in pods:
-        decision = started.decide_without_plugins(pod)
+        decision = starting_host.decide_without_plugins(pod)
         name = f"{pod.namespace}/{pod.name}"
         if decision.rejection is not None:
-            started.leave_residue(decision)
+            starting_host.leave_residue(decision)
             changes[pod.uid] = PodChange(name, pod.uid, decision.rejection.reason, decision.rejection.message)
             continue
-        started.apply(decision)
-        old_holdings, new_holdings = _held(ledger, pod.uid), _held(started.ledger, pod.uid)
-        if changed := [kind for kind in old_holdings if old_holdings[kind] != new_holdings[kind]]:
-            changes[pod.uid] = PodChange(name, pod.uid, "", f"its {' and '.join(changed)} change")
-    return Restart(changes, Host(host.machine, host.settings, ledger=started.ledger, others=host.others))
+        starting_host.apply(decision)
+        old_holdings, new_holdings = _held(ledger, pod.uid), _held(starting_host.ledger, pod.uid)
+        if changed_kinds := [kind for kind in old_holdings if old_holdings[kind] != new_holdings[kind]]:
+            changes[pod.uid] = PodChange(name, pod.uid, "", f"its {' and '.join(changed_kinds)} change")
+    return Restart(changes, Host(host.machine, host.settings, ledger=starting_host.ledger, others=host.others))
 
 
 def _held(ledger: Ledger, uid: str) -> dict[str, object]:

@@ -41,7 +41,7 @@ FEATURE_GATES = NEWEST.gates  #: the gates that affect alignment
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """The feature gates of a kubelet of one release; those that are not changed have its defaults."""
+    """The feature gates of a kubelet of one release; unchanged gates have the defaults of the release."""
 
     changed: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     release: Release = NEWEST
@@ -50,11 +50,11 @@ class FeatureGates:
         for name, on in self.changed.items():
             gate = self.release.gates.get(name)
             if gate and gate.locked and on is not gate.default:
-                tried, default = str(on).lower(), str(gate.default).lower()
-                raise SettingsError(f"cannot set feature gate {name} to {tried}, feature is locked to {default}")
+                value, default = str(on).lower(), str(gate.default).lower()
+                raise SettingsError(f"cannot set feature gate {name} to {value}, feature is locked to {default}")
 
     def on(self, name: str) -> bool:
-        """Return whether gate *name* is on; one that the release does not know is off.
+        """Return whether gate *name* is on; a gate that the release does not know is off.
 
         ``KeyError`` if it is neither set nor in ``FEATURE_GATES``.
         """

@@ -223,7 +223,7 @@ class _Division:
 def _memory_nodes(
     pool: SharedPool, pods: Iterable[SharedPod], nodes_by_pod: Mapping[str, NodeSet], earlier: Mapping[str, PoolShare]
 ) -> dict[str, NodeSet]:
-    """Return the memory nodes of each pod: those of its CPUs if all pods that are confined to them fit, or all."""
+    """Return the memory nodes of each pod: the nodes of its CPUs if all pods confined there fit, or all nodes."""
     free = dict(pool.node_memory)
     everywhere = bits.of(free)
     confined: dict[str, NodeSet] = {}

@@ -128,9 +128,9 @@ class LazyGroup(click.Group):
 
 def commands_by_job() -> dict[str, list[str]]:
     """Return the commands of each job; those of no job have the title ``More``."""
-    listed = {job: [name for name in names if name in COMMANDS] for job, names in JOBS.items()}
+    groups = {job: [name for name in names if name in COMMANDS] for job, names in JOBS.items()}
     more = [name for name in COMMANDS if not any(name in names for names in JOBS.values())]
-    return listed | ({"More": more} if more else {})
+    return groups | ({"More": more} if more else {})
 
 
 def _handle_flag(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way

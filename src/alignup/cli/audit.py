@@ -105,5 +105,5 @@ def _gauge(name: str, help_text: str, samples: Iterable[tuple[Mapping[str, str],
     yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} gauge"
     for labels, value in samples:
-        shown = ",".join(f'{label}="{text.translate(_LABEL_ESCAPES)}"' for label, text in labels.items())
-        yield f"{name}{{{shown}}} {value}" if shown else f"{name} {value}"
+        labels_text = ",".join(f'{label}="{text.translate(_LABEL_ESCAPES)}"' for label, text in labels.items())
+        yield f"{name}{{{labels_text}}} {value}" if labels_text else f"{name} {value}"

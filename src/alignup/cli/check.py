@@ -184,7 +184,9 @@ def _read_workloads(paths: Sequence[str], gates: FeatureGates) -> list[tuple[Man
             try:
                 loaded = inputs.read_manifest_text(manifest.text, manifest.name, gates)
             except ManifestError as error:
-                if manifest.in_directory and all(located.problem.field in _TYPE for located in error.problems):
+                if manifest.in_directory and all(
+                    located_problem.problem.field in _TYPE for located_problem in error.problems
+                ):
                     notes.append(f"{manifest.name}: skipped, since it is not a manifest")
                 else:
                     problems += error.problems

@@ -22,17 +22,17 @@ _MAX_ATTRIBUTES = 4  #: attributes of a device that are listed
 
 
 def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
-    """Return the claims, classes and slices of *loaded*, whose slices are those of one node."""
+    """Return the claims, classes and slices of *loaded*, whose slices belong to one node."""
     with inputs.input_errors(NOWHERE, advice=_GIVE_OBJECTS):
-        read = read_objects(loaded.claims)
-    hosts = sorted({slice_.host for slice_ in read.slices if slice_.host})
+        claim_objects = read_objects(loaded.claims)
+    hosts = sorted({slice_.host for slice_ in claim_objects.slices if slice_.host})
     if len(hosts) > 1:
         advice = "Give those of one node: kubectl get resourceslices --field-selector spec.nodeName=NODE"
         raise InputError(f"the ResourceSlices belong to several nodes: {', '.join(hosts)}", advice=advice)
-    notes = list(read.notes)
-    devices = _usable(read.slices, machine, notes)
+    notes = list(claim_objects.notes)
+    devices = _usable(claim_objects.slices, machine, notes)
     terminal.print_notes(notes)
-    return HostClaims(read.objects, devices, FileSelectors(read.objects))
+    return HostClaims(claim_objects.objects, devices, FileSelectors(claim_objects.objects))
 
 
 def with_valid_selectors(claims: HostClaims) -> HostClaims:
@@ -56,21 +56,25 @@ def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tu
     any one node describe each node.
     """
     with inputs.input_errors(NOWHERE, advice=_GIVE_OBJECTS):
-        read = read_objects(loaded.claims)
-    hosts = {slice_.host for slice_ in read.slices if slice_.host}
+        claim_objects = read_objects(loaded.claims)
+    hosts = {slice_.host for slice_ in claim_objects.slices if slice_.host}
     names = {group.name for group in groups}
-    if (unknown := sorted(hosts - names)) and (len(groups) > 1 or len(hosts) > 1):
-        listed = ", ".join(unknown)
+    if (unknown_hosts := sorted(hosts - names)) and (len(groups) > 1 or len(hosts) > 1):
+        group_names = ", ".join(unknown_hosts)
         advice = f"Name a group of the cluster in nodeName: {', '.join(sorted(names))}."
-        raise InputError(f"the ResourceSlices belong to nodes that are no groups: {listed}", advice=advice)
-    notes = list(read.notes)
-    described = []
+        raise InputError(f"the ResourceSlices belong to nodes that are no groups: {group_names}", advice=advice)
+    notes = list(claim_objects.notes)
+    described_groups = []
     for group in groups:
         node_names = {"", group.name, *(hosts if len(groups) == 1 else ())}
-        devices = _usable(tuple(slice_ for slice_ in read.slices if slice_.host in node_names), group.machine, notes)
-        described.append(replace(group, claims=HostClaims(read.objects, devices, FileSelectors(read.objects))))
+        devices = _usable(
+            tuple(slice_ for slice_ in claim_objects.slices if slice_.host in node_names), group.machine, notes
+        )
+        described_groups.append(
+            replace(group, claims=HostClaims(claim_objects.objects, devices, FileSelectors(claim_objects.objects)))
+        )
     terminal.print_notes(tuple(dict.fromkeys(notes)))
-    return tuple(described)
+    return tuple(described_groups)
 
 
 def _usable(slices: Sequence[Slice], machine: Machine, notes: list[str]) -> tuple[SliceDevice, ...]:
@@ -103,16 +107,16 @@ def claim_lines(claims: Sequence[ExplainedClaim]) -> Iterator[Line]:
 
 def _describe_device(device: SliceDevice) -> str:
     location = "NUMA node unknown" if device.nodes is None else f"NUMA node {bits.show(device.nodes)}"
-    shown = [
+    attributes = [
         f"{name.rpartition('/')[2]}={value}"
         for name, value in sorted(device.attributes.items())
         if name.startswith(f"{device.id.driver}/")
     ]
-    listed = [
+    parts = [
         device.id.device,
         location,
         f"driver {device.id.driver}",
         f"pool {device.id.pool}",
-        *shown[:_MAX_ATTRIBUTES],
+        *attributes[:_MAX_ATTRIBUTES],
     ]
-    return " · ".join(listed)
+    return " · ".join(parts)

@@ -4,14 +4,13 @@
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import click
 
-from alignup.cli import collect, terminal
+from alignup.cli import collect
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, VERSION_OPTION, define_command, examples
-from alignup.cli.cluster_access import AccessOptions, ClusterCommand, ClusterError, ClusterGroup, PodSelection
+from alignup.cli.cluster_access import AccessOptions, ClusterCommand, ClusterGroup, PodSelection
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods, complete_files
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.object_names import parse_object_names
@@ -86,34 +85,9 @@ def why(*, names: tuple[str, ...], pod_options: PodOptions, access: AccessOption
         raise click.UsageError("Give either POD or -f FILE.")
     if pod_options.selects and any(name.kind != "Pod" for name in parse_object_names(names)):
         raise click.UsageError("-A and -l select pods: name no workloads with them.")
-    from alignup.cli import cluster_client, cluster_output, cluster_reading, inputs  # noqa: PLC0415 - its libraries are extras, and not needed for --help
-    from alignup.schedule.cluster_snapshot import incomplete_release  # noqa: PLC0415
+    from alignup.cli import cluster_start  # noqa: PLC0415 - its libraries are extras, and not needed for --help
 
-    version = pod_options.kubernetes_version
-    notes = () if version is None else inputs.read_release(version)[1]
-    workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
-    if pod_options.files:
-        workloads = tuple(inputs.select_workloads(workloads, files=pod_options.files))
-    with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, pods, stored = cluster_client.ask(
-            access, partial(cluster_reading.read_question, words=names, options=pod_options)
-        )
-    terminal.print_notes(dict.fromkeys((*notes, *skipped, *view.notes, *cluster_output.doubt_notes(view))))
-    with terminal.waiting_message("Searching for changes that would admit it"):
-        questions = list(cluster_output.ask_about_workloads(view, (*workloads, *stored), seconds=search))
-        for pod, reported in pods:
-            questions.append(cluster_output.ask_about_pod(view, pod, seconds=search, reported=reported))
-    if output in terminal.DOCUMENTS:
-        document = cluster_output.answers_document(questions, incomplete_release(view.cluster))
-        terminal.print_as(output, document)
-    elif output == "wide":
-        cluster_output.print_wide_answers(questions)
-    elif output == "name":
-        cluster_output.print_admitting_nodes(questions)
-    else:
-        cluster_output.print_answers(questions)
-    if not all(question.admitted for question in questions):
-        raise click.exceptions.Exit(NOT_ADMITTED)
+    cluster_start.explain_pods(names, pod_options, access, search=search, output=output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,23 +233,9 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     The largest request of each resource is that of a container with little of everything else. Pods that are bound and
     that the kubelet has not admitted yet count as admitted; terminating pods hold their resources.
     """
-    from alignup.cli import cluster_client, cluster_output, cluster_reading  # noqa: PLC0415 - its libraries are extras, and not needed for --help
+    from alignup.cli import cluster_start  # noqa: PLC0415 - its libraries are extras, and not needed for --help
 
-    with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
-        view = cluster_client.ask(access, cluster_reading.read_view)
-    if missing := [name for name in names if name not in view.nodes]:
-        raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
-    terminal.print_notes(view.notes)
-    summaries = [cluster_reading.summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
-    if output in terminal.DOCUMENTS:
-        terminal.print_as(output, cluster_output.nodes_document(summaries))
-    elif output == "name":
-        for summary in summaries:
-            terminal.print_line(f"node/{summary.node}")
-    elif summaries:
-        cluster_output.print_nodes(summaries, wide=output == "wide")
-    else:
-        click.echo("No nodes found.", err=True)
+    cluster_start.list_nodes(names, access, output=output)
 
 
 @define_command(
@@ -296,18 +256,9 @@ def upgrade_check(*, version: str, access: AccessOptions, output: str) -> None:
 
     The exit code is 0 when nothing breaks, 1 when something does or cannot be checked, 2 when the input is invalid.
     """
-    from alignup.cli import cluster_client, cluster_output, cluster_reading, inputs  # noqa: PLC0415 - its libraries are extras, and not needed for --help
+    from alignup.cli import cluster_start  # noqa: PLC0415 - its libraries are extras, and not needed for --help
 
-    release, notes = inputs.read_release(version, option="--to")
-    terminal.print_notes(notes)
-    with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
-        upgrades = cluster_client.ask(access, partial(cluster_reading.read_upgrades, release=release))
-    if output in terminal.DOCUMENTS:
-        terminal.print_as(output, cluster_output.upgrades_document(upgrades, release))
-    else:
-        cluster_output.print_upgrades(upgrades, release)
-    if not all(upgrade.safe for upgrade in upgrades):
-        raise click.exceptions.Exit(FAILED)
+    cluster_start.check_upgrade(version, access, output=output)
 
 
 command.add_command(why)

@@ -39,13 +39,13 @@ def ask(
 async def find_pods(
     client: ApiClient, names: Sequence[ObjectName], options: PodSelection, namespace: str
 ) -> list[ApiPod]:
-    """Return the pods with *names*, and those that the options select."""
+    """Return the pods with *names*, and the pods that the options select."""
     if options.selects:
         searched_namespace = "" if options.all_namespaces else options.namespace or namespace
-        listed = (await client.list(PODS, Query(namespace=searched_namespace, labels=options.selector or ""))).items
+        api_pods = (await client.list(PODS, Query(namespace=searched_namespace, labels=options.selector or ""))).items
         pods = [
             pod
-            for pod in listed
+            for pod in api_pods
             if not names or any(name.matches("Pod", pod.metadata.namespace, pod.metadata.name) for name in names)
         ]
         if not pods:

@@ -51,22 +51,22 @@ class AskedPod(NamedTuple):
 
     @property
     def admitted(self) -> bool:
-        """Whether a node that is considered admits it, and all pods of its object fit together."""
+        """Whether a node that is considered admits the pod, and all pods of the same object fit together."""
         return self.answers.count(NodeAnswerKind.ADMITS) > 0 and (self.workload is None or self.workload.fits)
 
 
 def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, seconds: float) -> Iterator[AskedPod]:
     """Ask about one replica of each template, and about all pods of each object together."""
     with inputs.input_errors(Place()):
-        accepted = accept_for(view.cluster, workloads)
-    workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in accepted]
+        accepted_workloads = accept_for(view.cluster, workloads)
+    workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in accepted_workloads]
     for templates in split_by_object(workloads):
         questions = [_ask_about_template(view, template, seconds=seconds) for template in templates]
-        considered = [
+        considered_nodes = [
             {node for group in question.answers.groups if not group.first.excluded for node in group.nodes}
             for question in questions
         ]
-        questions[0] = questions[0]._replace(workload=ask_about_gang(view.cluster, templates, considered))
+        questions[0] = questions[0]._replace(workload=ask_about_gang(view.cluster, templates, considered_nodes))
         yield from questions
 
 
@@ -77,16 +77,18 @@ def _ask_about_template(view: ClusterView, workload: Workload, *, seconds: float
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), notes)
 
 
-def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reported: Sequence[str] = ()) -> AskedPod:
-    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again.
+def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float, reports: Sequence[str] = ()) -> AskedPod:
+    """Ask about a pod of the cluster; a rejected pod is asked about as if it were created again.
 
-    *reported* is what the cluster service says about it: it knows which nodes are kept, and which moves would help.
+    *reports*: what the cluster service says about the pod, such as which nodes are kept, and which moves would help.
     """
     with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
-        read = _with_class_resources(view, asked_pod(pod))
-        answers = search_remedies(group_answers(view, read, ask_nodes_again(view, pod, read)), seconds=seconds)
-        notes = (*_state_notes(pod), *_gate_notes(pod.spec), *reported)
-        notes += tuple(_claim_notes(view, read))
+        decoded_pod = _with_class_resources(view, asked_pod(pod))
+        answers = search_remedies(
+            group_answers(view, decoded_pod, ask_nodes_again(view, pod, decoded_pod)), seconds=seconds
+        )
+        notes = (*_state_notes(pod), *_gate_notes(pod.spec), *reports)
+        notes += tuple(_claim_notes(view, decoded_pod))
         return AskedPod(answers, notes)
 
 
@@ -147,9 +149,9 @@ def print_answers(questions: Sequence[AskedPod]) -> None:
 def _group_lines(group: AnswerGroup) -> Iterator[Line]:
     first = group.first
     yield from section(f"{_TITLES[first.kind]}: {pluralize(len(group.answers), 'node')}")
-    shown = ", ".join(group.nodes[:_MAX_NODES])
+    node_names = ", ".join(group.nodes[:_MAX_NODES])
     more = len(group.nodes) - _MAX_NODES
-    yield from paragraph(shown + (f" and {more} more (-o wide lists them)" if more > 0 else ""), prefix="  ")
+    yield from paragraph(node_names + (f" and {more} more (-o wide lists them)" if more > 0 else ""), prefix="  ")
     example = f" (on {first.node})" if len(group.answers) > 1 else ""
     if first.kind is NodeAnswerKind.ADMITS:
         yield from paragraph(f"{first.numa_nodes}", prefix="  ")
@@ -243,8 +245,8 @@ def print_nodes(summaries: Sequence[NodeSummary], *, wide: bool) -> None:
         heads[2:2] = ["SCOPE", "CPU MANAGER", "MEMORY MANAGER", "PODS", "VERSION", "RESTRICTIONS", "NUMA NODES"]
         heads.append("PROBLEMS")
     print_table(heads, [_node_row(summary, wide=wide) for summary in summaries], wide=wide)
-    if unknown := [summary.node for summary in summaries if summary.unknown == NO_HOST_STATE]:
-        terminal.print_notes([f"{name_nodes(unknown)}: {NO_HOST_STATE}: {GET_HOST_STATE}"])
+    if unknown_nodes := [summary.node for summary in summaries if summary.unknown == NO_HOST_STATE]:
+        terminal.print_notes([f"{name_nodes(unknown_nodes)}: {NO_HOST_STATE}: {GET_HOST_STATE}"])
     terminal.print_notes([f"node {summary.node}: {summary.stale}" for summary in summaries if summary.stale])
 
 
@@ -271,15 +273,17 @@ def _node_row(summary: NodeSummary, *, wide: bool) -> list[str]:
 def _amounts(amounts: Amounts) -> str:
     """Amounts that can be requested: bytes are rounded down to MiB."""
     ordered = sorted(amounts.items(), key=lambda item: (item[0] != CPU, item[0] != MEMORY, item[0]))
-    shown = {name: size - size % _MIB if name == MEMORY or is_hugepages(name) else size for name, size in ordered}
-    return ", ".join(sentences.format_amount(name, size) for name, size in shown.items()) or "-"
+    rounded_amounts = {
+        name: size - size % _MIB if name == MEMORY or is_hugepages(name) else size for name, size in ordered
+    }
+    return ", ".join(sentences.format_amount(name, size) for name, size in rounded_amounts.items()) or "-"
 
 
 # Documents
 
 
 def answers_document(questions: Sequence[AskedPod], release: Release | None = None) -> dict[str, Any]:
-    """Return the answers; *release* is one that is not known as a whole."""
+    """Return the answers; *release*: a release that is not known as a whole."""
     knowledge = release.date_document() if release else {}
     return {"version": VERSION, **knowledge, "answers": [_answer_document(question) for question in questions]}
 

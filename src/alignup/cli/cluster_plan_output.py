@@ -70,25 +70,25 @@ def answer_plans(question: PlanQuestion, options: PlanOptions) -> PlanAnswer:
 
 
 def plan_all(question: PlanQuestion, options: PlanOptions) -> Iterator[PlannedRequest]:
-    """Plan for each pod with its gang, for all pods of each workload, and for those that wait together."""
+    """Plan for each pod with its gang, for all pods of each workload, and for pods that wait together."""
     view, facts = question.view, question.facts
     for name, together in question.waiting:
         yield _plan(view, facts, name, together, options)
-    done: set[str] = set()
+    planned_uids: set[str] = set()
     for pod in question.pods:
-        if pod.metadata.uid in done:
+        if pod.metadata.uid in planned_uids:
             continue
         with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
             if pod.spec.node_name and not pod.finished:
                 message = f"pod {pod.metadata.full_name} is bound to node {pod.spec.node_name} already"
                 raise InputError(message, advice="Name a pod that waits, or was rejected.")
             gang = gang_of(facts, pod) if isinstance(facts, PlanFacts) else [pod]
-            done.update(member.metadata.uid for member in gang)
+            planned_uids.update(member.metadata.uid for member in gang)
             pending = list(map(pending_pod, gang))
         yield _plan(view, facts, f"pod {pod.metadata.full_name}", pending, options)
     with inputs.input_errors(Place()):
-        accepted = accept_for(view.cluster, question.workloads)
-    for templates in split_by_object(accepted):
+        accepted_workloads = accept_for(view.cluster, question.workloads)
+    for templates in split_by_object(accepted_workloads):
         first = templates[0]
         with inputs.input_errors(Place.at(first.source)):
             specs = [scheduling_spec(template) for template in templates]
@@ -113,11 +113,11 @@ def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) 
     """Let more pods like that of the first workload fit."""
     workload, view = question.workloads[0], question.view
     with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
-        (accepted,) = accept_for(view.cluster, [workload])
+        (accepted_workload,) = accept_for(view.cluster, [workload])
         result = defragment_for(
             view,
             question.facts,
-            (accepted.pod, scheduling_spec(accepted)),
+            (accepted_workload.pod, scheduling_spec(accepted_workload)),
             rules=options.rules(),
             max_moves=max_moves,
             should_stop=options.start_budget(),
@@ -182,14 +182,14 @@ def _lines(view: ClusterView, planned: PlannedRequest, limits: str) -> Iterator[
 
 
 def _pictures(view: ClusterView, plan: MovePlan) -> Iterator[Line]:
-    changed = hosts_after(view, plan.steps)
-    for name in list(changed)[:MAX_DRAWN]:
+    changed_nodes = hosts_after(view, plan.steps)
+    for name in list(changed_nodes)[:MAX_DRAWN]:
         machine = view.reports[name].machine
-        for moment, host in zip(("before", "after"), changed[name], strict=True):
+        for moment, host in zip(("before", "after"), changed_nodes[name], strict=True):
             yield from section(f"{name} {moment}")
             yield from draw_text(machine, host.ledger, width=terminal.width())
-    if len(changed) > MAX_DRAWN:
-        yield from paragraph(f"{len(changed) - MAX_DRAWN} more nodes change.", style="dim")
+    if len(changed_nodes) > MAX_DRAWN:
+        yield from paragraph(f"{len(changed_nodes) - MAX_DRAWN} more nodes change.", style="dim")
 
 
 def _capital(text: str) -> str:

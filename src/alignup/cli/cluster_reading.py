@@ -34,9 +34,9 @@ async def read_question(
     """Return the cluster, and the pods and workloads that are asked about; pods with what was reported about them."""
     names = parse_object_names(words, "" if options.all_namespaces else options.namespace or namespace)
     workloads = [work for name in names if name.kind != "Pod" for work in await _find_workload(client, name)]
-    named = await find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace)
-    waiting = [pod.metadata.uid for pod in named if not pod.spec.node_name][:_MAX_REPORTED]
-    pods = [(pod, await read_reports(client, pod) if pod.metadata.uid in waiting else ()) for pod in named]
+    selected_pods = await find_pods(client, [name for name in names if name.kind == "Pod"], options, namespace)
+    waiting_uids = [pod.metadata.uid for pod in selected_pods if not pod.spec.node_name][:_MAX_REPORTED]
+    pods = [(pod, await read_reports(client, pod) if pod.metadata.uid in waiting_uids else ()) for pod in selected_pods]
     view = await _with_host_states(
         read_cluster(
             client,

@@ -130,7 +130,7 @@ async def _find_subject(
 
 
 async def _find_pod(client: ApiClient, names: Sequence[ObjectName], selection: PodSelection, namespace: str) -> ApiPod:
-    """Return the pod that is meant; of several, one that was rejected, and the newest."""
+    """Return the pod that is meant; of several, rejected pods come first, then bound pods, then the newest."""
     pods = []
     for name in names:
         if name.kind != "Pod":

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -61,13 +60,15 @@ def complete_parts(names: Callable[[], Iterable[str]]) -> Completer:
 
 
 def complete_overrides(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Return fields of a KubeletConfiguration, and the values of those that have few."""
+    """Return fields of a KubeletConfiguration, and the values of fields that have few."""
     from alignup.kubernetes.configuration.fields import Configuration  # noqa: PLC0415 - only for shells
 
     field, equals, _ = incomplete.partition("=")
     if equals:
         return _starting_with(incomplete, [f"{field}={value}" for value in _FIELD_VALUES.get(field, ())])
-    names = [re.sub(r"_(\w)", lambda part: part[1].upper(), declared.name) for declared in fields(Configuration)]
+    names = [
+        re.sub(r"_(\w)", lambda part: part[1].upper(), declared_field.name) for declared_field in fields(Configuration)
+    ]
     return _starting_with(incomplete, [f"{name}=" for name in names])
 
 
@@ -119,23 +120,10 @@ def complete_cluster_nodes(ctx: click.Context, _parameter: click.Parameter, inco
 
 
 def _cluster_names(ctx: click.Context, *, pods: bool) -> list[str]:
-    import asyncio  # noqa: PLC0415 - only for shells
-
-    async def read() -> list[str]:
-        from alignup.kubernetes.api import NODES, PODS, ApiClient, Timing, find_access  # noqa: PLC0415
-
-        config = ctx.params.get("kubeconfig")
-        access = find_access(Path(config) if config else None, context=ctx.params.get("context") or "")
-        namespace = ctx.params.get("namespace") or access.namespace
-        timing = Timing(attempts=1, connect=_SECONDS, response=_SECONDS, credentials=_SECONDS)
-        async with ApiClient(access, timing=timing) as client:
-            if not pods:
-                return [node.metadata.name for node in (await client.list(NODES)).items]
-            listed = (await client.list(PODS)).items
-            return [pod.metadata.name for pod in listed if pod.metadata.namespace == namespace]
-
     with suppress(Exception):
-        return asyncio.run(asyncio.wait_for(read(), _SECONDS))
+        from alignup.cli.cluster_names import read_names  # noqa: PLC0415 - only for shells
+
+        return read_names(ctx, pods=pods, seconds=_SECONDS)
     return []
 
 

@@ -49,10 +49,12 @@ def command(  # noqa: PLR0913 - one per option
         pod = subject
     client = connect(agent)
     if pod is not None:
-        named = parse_object_name(pod, "" if all_namespaces else namespace)
-        if named.kind != "Pod":
-            raise click.UsageError(f"Decisions are about pods: name one of {named.name}, such as {named.name}-0.")
-        pod = f"{named.namespace}/{named.name}" if named.namespace else named.name
+        object_name = parse_object_name(pod, "" if all_namespaces else namespace)
+        if object_name.kind != "Pod":
+            raise click.UsageError(
+                f"Decisions are about pods: name one of {object_name.name}, such as {object_name.name}-0."
+            )
+        pod = f"{object_name.namespace}/{object_name.name}" if object_name.namespace else object_name.name
     if number is None:
         answer = client.get("/v1/decisions", pod=pod, outcome=outcome, limit=limit)
     else:

@@ -93,9 +93,9 @@ def command(*, options: DoctorOptions, output: str) -> None:
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, _document(result))
     else:
-        shown = options.machine or "this machine"
+        machine_name = options.machine or "this machine"
         pasted_into = source.file if source.path else source.name
-        terminal.print_lines(_lines(result, configuration=source.name, machine=shown, file=pasted_into))
+        terminal.print_lines(_lines(result, configuration=source.name, machine=machine_name, file=pasted_into))
     if not result.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)
 
@@ -138,26 +138,26 @@ def _finding_lines(finding: Finding) -> Iterator[Line]:
 
 def _yaml_lines(file: str, findings: Iterable[Finding]) -> Iterator[Line]:
     """The proposed YAML, each key once, without indentation so that it can be pasted."""
-    proposed: dict[str, Any] = {}
+    proposed_fields: dict[str, Any] = {}
     for finding in findings:
         for document in documents.read(finding.paste) if finding.paste else ():
-            proposed = _merge(proposed, document.value)
-    if proposed:
+            proposed_fields = _merge(proposed_fields, document.value)
+    if proposed_fields:
         yield from section(f"Replace these keys in {clean(file)}")
-        text = documents.to_yaml(json.loads(documents.to_json(proposed)))  # plain numbers
+        text = documents.to_yaml(json.loads(documents.to_json(proposed_fields)))  # plain numbers
         yield from ((Cell(line),) for line in text.splitlines())
 
 
 def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return *first* with the keys of *second* that it lacks, also inside of values; snippets of JSON are joined."""
-    merged = dict(first)
+    document = dict(first)
     for key, value in second.items():
-        earlier = merged.setdefault(key, value)
+        earlier = document.setdefault(key, value)
         if isinstance(earlier, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merge(earlier, value)
+            document[key] = _merge(earlier, value)
         elif key == SNIPPET:
-            merged[key] = json.dumps(_merge(json.loads(earlier), json.loads(value)))
-    return merged
+            document[key] = json.dumps(_merge(json.loads(earlier), json.loads(value)))
+    return document
 
 
 def _repair_lines(diagnosis: Diagnosis) -> Iterator[Line]:
@@ -176,14 +176,14 @@ def _repair_lines(diagnosis: Diagnosis) -> Iterator[Line]:
 def _verdict(diagnosis: Diagnosis) -> str:
     errors, warnings = map(diagnosis.final.count, (Severity.ERROR, Severity.WARNING))
     now = " now" if diagnosis.backups else ""
-    counted = pluralize(warnings, "warning")
+    warning_count = pluralize(warnings, "warning")
     failures = [finding for finding in diagnosis.final.findings if finding.severity is Severity.ERROR]
     if errors and all(finding.own_limit for finding in failures):
         return f"alignup cannot tell whether this kubelet starts: {pluralize(errors, 'error')}."
     if errors:
-        rest = f" and {counted}" if warnings else ""
+        rest = f" and {warning_count}" if warnings else ""
         return f"This kubelet does not start{now}: {pluralize(errors, 'error')}{rest}."
-    return f"This kubelet starts{now}, {f'with {counted}' if warnings else 'without warnings'}."
+    return f"This kubelet starts{now}, {f'with {warning_count}' if warnings else 'without warnings'}."
 
 
 def _document(diagnosis: Diagnosis) -> dict[str, Any]:

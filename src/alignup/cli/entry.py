@@ -50,15 +50,15 @@ def run(arguments: Sequence[str], *, program: str = "alignup") -> int:
             import traceback  # noqa: PLC0415 - only for --debug
 
             traceback.print_exception(error)
-        described = _describe(error, ["cluster"] if program == KUBECTL else arguments)
-        _report(described, session, *_find_command(program, arguments))
+        described_error = _describe(error, ["cluster"] if program == KUBECTL else arguments)
+        _report(described_error, session, *_find_command(program, arguments))
         _discard_output()
-        return session.failure_code or getattr(described, "exit_code", FAILED)
+        return session.failure_code or getattr(described_error, "exit_code", FAILED)
     return code
 
 
 def _describe(error: Exception, arguments: Sequence[str]) -> Exception:
-    """Return *error* as an error in the input, or a missing library, if it is one."""
+    """Return *error* as an error in the input, or as a missing library, if it is either."""
     if isinstance(error, ImportError):
         from alignup.cli.installation import describe_import_error  # noqa: PLC0415 - only for errors
 
@@ -106,8 +106,8 @@ def _report(error: Exception, session: Session, command: click.Command, name: st
             _print_error(error.message)
         case OSError():
             reason = error.strerror or str(error)
-            named = isinstance(error.filename, str | bytes)
-            _print_error(f"{os.fsdecode(error.filename)}: {reason}" if named else reason)
+            has_name = isinstance(error.filename, str | bytes)
+            _print_error(f"{os.fsdecode(error.filename)}: {reason}" if has_name else reason)
         case _:
             _print_error(f"internal error: {type(error).__name__}: {error}")
             click.echo(

@@ -40,11 +40,11 @@ def command(*, codes: tuple[str, ...], output: str) -> None:
             advice = f"Did you mean {' or '.join(close)}?" if close else "'alignup explain' lists all codes."
             raise InputError(f"there is no reason code {code!r}", advice=advice)
         reasons.append(reason)
-    listed = reasons or sorted(REASON_CODES.values(), key=lambda reason: reason.code.lower())
+    shown_reasons = reasons or sorted(REASON_CODES.values(), key=lambda reason: reason.code.lower())
     if output in terminal.DOCUMENTS:
-        terminal.print_as(output, {"version": VERSION, "codes": [asdict(reason) for reason in listed]})
+        terminal.print_as(output, {"version": VERSION, "codes": [asdict(reason) for reason in shown_reasons]})
     elif not codes:
-        print_table(("CODE", "MEANING"), [(reason.code, reason.meaning) for reason in listed])
+        print_table(("CODE", "MEANING"), [(reason.code, reason.meaning) for reason in shown_reasons])
     for reason in reasons if output == "text" else ():
         terminal.print_lines(paragraph(reason.code, style="title"))
         for prefix, text in (("", reason.meaning), ("Example: ", reason.example), ("→ ", reason.remedy)):

@@ -82,8 +82,11 @@ class ConfigurationInput(NamedTuple):
         """Return the configuration; its warnings include what is unknown about it."""
         source = self.source
         with input_errors(Place(file=str(source.name)), advice=_GIVE_CONFIGURATION, locate=self.locate):
-            read = source.read()
-        return replace(read, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in read.warnings)))
+            kubelet_configuration = source.read()
+        return replace(
+            kubelet_configuration,
+            warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in kubelet_configuration.warnings)),
+        )
 
     def locate(self, problem: Problem) -> str:
         """Return *problem* as ``FILE:LINE: FIELD: what``, as far as the place is known."""
@@ -263,7 +266,7 @@ def read_host(options: HostOptions, *, kubelet_faults: bool = False) -> HostInpu
 
 
 def parse_plugin_rules(texts: Sequence[str]) -> dict[str, PluginRule]:
-    """Parse ``RESOURCE=RULE``; of two for one resource, the later one counts."""
+    """Parse ``RESOURCE=RULE``; of two rules for one resource, the later rule counts."""
     rules = {}
     for text in texts:
         resource, equals, rule = text.partition("=")
@@ -305,12 +308,12 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     release, notes = node_release(options, machine)
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
     configured = ConfigurationInput(source, options.changes)
-    read = configured.read()
+    kubelet_configuration = configured.read()
     machine = machine.without_cpus(source.offline)
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
     with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
-        settings = replace(configuration.host_settings(read, machine), kubelet_faults=kubelet_faults)
+        settings = replace(configuration.host_settings(kubelet_configuration, machine), kubelet_faults=kubelet_faults)
     if isinstance(options, PredictedHostOptions):
         settings = replace(settings, plugin_rules=parse_plugin_rules(options.plugin_rules))
     many = len(machine.nodes) > settings.topology.options.max_nodes
@@ -319,10 +322,15 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
         try:
             defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
             others = load_providers(options.providers, machine) if isinstance(options, HostOptions) else ()
-            return HostInput(Host(machine, settings, others=others), read, (*notes, *read.warnings), defaults)
+            return HostInput(
+                Host(machine, settings, others=others),
+                kubelet_configuration,
+                (*notes, *kubelet_configuration.warnings),
+                defaults,
+            )
         except SettingsError as error:
-            errors = () if many else configuration.startup_errors(read, machine)
-            raise next((located for located in errors if located.manager == error.manager), error) from error
+            errors = () if many else configuration.startup_errors(kubelet_configuration, machine)
+            raise next((candidate for candidate in errors if candidate.manager == error.manager), error) from error
 
 
 def read_manifests(files: tuple[str, ...], gates: FeatureGates, *, leave_out: bool = False) -> LoadedWorkloads:
@@ -432,10 +440,10 @@ def select_workloads(
         ]
     if not matching:
         titles = ", ".join(work.title for work in workloads)
-        named = ", ".join(files)
+        file_names = ", ".join(files)
         raise InputError(
-            f"workload {name!r} not found; {named} has {titles}" if titles else "no workloads found",
-            place=Place("--pod") if titles else Place(file=named),
+            f"workload {name!r} not found; {file_names} has {titles}" if titles else "no workloads found",
+            place=Place("--pod") if titles else Place(file=file_names),
             advice="Give a file with a Pod, a Deployment, a Job or another object with a pod template.",
         )
     return matching
@@ -491,13 +499,13 @@ def input_errors(
         failure.advice = f"{incomplete[0].upper()}{incomplete[1:]}" if incomplete else failure.advice
         raise failure from error
     except ManifestError as error:
-        if all(located.problem.kind is ProblemKind.UNKNOWN_FIELD for located in error.problems):
+        if all(located_problem.problem.kind is ProblemKind.UNKNOWN_FIELD for located_problem in error.problems):
             advice = "Correct the names, or leave such fields out of account with --ignore-unknown-fields."
         if len(error.problems) > 1:
             raise InputError(*error.lines(), advice=advice) from error
-        (located,) = error.problems
-        place = Place.at(located.location, located.object_name)
-        raise InputError(str(located.problem), place=place, advice=advice) from error
+        (located_problem,) = error.problems
+        place = Place.at(located_problem.location, located_problem.object_name)
+        raise InputError(str(located_problem.problem), place=place, advice=advice) from error
     except DocumentError as error:
         raise InputError(error.message, place=place._replace(line=error.line), advice=advice) from error
     except FileFieldError as error:

@@ -35,14 +35,21 @@ def describe_import_error(error: ImportError, command: str) -> Exception:
     """Return an error that names the extras that *command* needs; *error* itself if no extra has the module."""
     module = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if module in modules]
-    needed = NEEDED_EXTRAS.get(command, ())
-    return MissingLibraryError(error, *(needed if set(needed) & set(extras) else extras)) if extras else error
+    needed_extras = NEEDED_EXTRAS.get(command, ())
+    return (
+        MissingLibraryError(error, *(needed_extras if set(needed_extras) & set(extras) else extras))
+        if extras
+        else error
+    )
 
 
 def install_advice(*extras: str) -> str:
-    """Say how to install Alignup with *extras*. It is in no package index yet; once it is, ``alignup[…]`` is enough."""
-    named, wheel = ",".join(extras), f"alignup-{__version__}-py3-none-any.whl"
-    return f"Run pip install '.[{named}]' in a clone of the repository, or pip install '{wheel}[{named}]' with a wheel."
+    """Say how to install Alignup with *extras*.
+
+    Alignup is in no package index yet; once it is, ``alignup[…]`` is enough.
+    """
+    names, wheel = ",".join(extras), f"alignup-{__version__}-py3-none-any.whl"
+    return f"Run pip install '.[{names}]' in a clone of the repository, or pip install '{wheel}[{names}]' with a wheel."
 
 
 def version_text() -> str:

@@ -32,11 +32,11 @@ def section(title: str, items: Iterable[str] = (), *, caption: str = "") -> Iter
 
 def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> Iterator[Line]:
     """Yield a table in the width of the terminal: numbers are right-aligned, and the last column wraps."""
-    shown = [[clean(cell) for cell in row] for row in rows]
-    columns = list(zip(*filter(None, [heads, *shown]), strict=True))
-    fixed = sum(max(map(display_width, column)) + 2 for column in columns[:-1])
-    width = max(terminal.width() - 2, fixed + _MIN_WIDTH)
-    for number, line in enumerate(_render(shown, heads, width)):
+    clean_rows = [[clean(cell) for cell in row] for row in rows]
+    columns = list(zip(*filter(None, [heads, *clean_rows]), strict=True))
+    fixed_width = sum(max(map(display_width, column)) + 2 for column in columns[:-1])
+    width = max(terminal.width() - 2, fixed_width + _MIN_WIDTH)
+    for number, line in enumerate(_render(clean_rows, heads, width)):
         yield (Cell(f"  {line}", "dim" if heads and number == 0 else ""),)
 
 

@@ -1,18 +1,15 @@
 """``alignup run`` without an agent: on this machine, with a ledger of the user."""
 
 import os
-import re
 import sys
 from contextlib import redirect_stdout
 
 import click
 
-from alignup.align.errors import SourceLocation
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.policy_overrides import PolicyOverrides
 from alignup.align.workload import Pod
-from alignup.cli.app import Place
 from alignup.cli.exit_codes import RUN_REJECTED
 from alignup.cli.run import RunOptions, notify, parse_policy_options, run_command, run_directory
 from alignup.machines import system
@@ -21,19 +18,6 @@ from alignup.run import local_allocator
 from alignup.run.request import GPU, RunRequest, build_environment
 from alignup.run.run_claims import RunClaims
 
-#: What the explanation of a pod says, and what it means for a run.
-_RUN_WORDS = (
-    (r"^Pod run/(\S+) is rejected: .*", r"Run \1 is rejected: it does not fit the machine"),
-    (r"^Pod run/", "Run "),
-    (r" · \w+ pod: ", " · "),
-    (r" · \w+ pod$", ""),
-    (r"^(Container run|Whole pod)$", "The run"),
-    (r"\bcontainer run\b|\bthe pod\b", "the run"),
-    (r"^the node\b", "the machine"),
-    (r"^evict run/", "wait for the end of run/"),
-    (r"^set topologyManagerPolicy to (\S+) instead of \S+", r"use --policy \1"),
-)
-_SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
 _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 
 
@@ -45,14 +29,9 @@ def run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOpt
         machine, permitted = local_allocator.permitted_machine(machine)
     settings = None
     if options.devices or options.config is not None:
-        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
-        from alignup.kubernetes import configuration  # noqa: PLC0415
+        from alignup.cli import run_inputs  # noqa: PLC0415 - slow to import, and rarely needed
 
-        machine = inputs.add_devices(machine, options.devices)
-    if options.config is not None:
-        read = inputs.read_configuration(options.config)
-        with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
-            settings = configuration.host_settings(read, machine)
+        machine, settings = run_inputs.apply_options(machine, options)
     overrides = PolicyOverrides(options.policy, options.scope, parse_policy_options(options.policy_options), settings)
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
     claims = RunClaims.of_environment(os.environ, notify)
@@ -106,19 +85,6 @@ def _explain_rejection(host: Host, pod: Pod) -> None:
 
 
 def _explain(host: Host, pod: Pod) -> None:
-    from alignup.cli import why  # noqa: PLC0415 - slow to import
-    from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
+    from alignup.cli import run_explanation  # noqa: PLC0415 - slow to import
 
-    if missing := host.missing_devices(pod):
-        click.echo(f"Run {pod.name} cannot start: this machine has no {', '.join(missing)}")
-        click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
-        return
-    workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)], kubelet=False, say=_speak_of_runs)
-
-
-def _speak_of_runs(sentence: str) -> str:
-    """Return a sentence about the pod of a run in the words of this command."""
-    for pattern, words in _RUN_WORDS:
-        sentence = re.sub(pattern, words, sentence)
-    return sentence
+    run_explanation.explain(host, pod)

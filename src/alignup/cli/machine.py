@@ -77,32 +77,32 @@ def show(  # noqa: PLR0913 - options
         _print_release(version, kubelet=kubelet)
     place = machine_place(machine)
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):
-        described = load_machine(machine, devices_only=not files)
+        described_machine = load_machine(machine, devices_only=not files)
     for file in files:
         with _input_errors(_ADVICE, Place("--links", file=str(file))):
-            described = device_links.load_links(described, file)
+            described_machine = device_links.load_links(described_machine, file)
     if matrix:
-        terminal.print_document("".join(f"{line}\n" for line in draw_matrix(described)))
+        terminal.print_document("".join(f"{line}\n" for line in draw_matrix(described_machine)))
         return
     if kubelet:
-        view = described.kubelet_view()
+        view = described_machine.kubelet_view()
         gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
-        described = Machine(
+        described_machine = Machine(
             cpus=view.cpus,
             nodes=view.nodes,
             distances=view.distances,
-            memory=described.memory,
-            hugepages=described.hugepages,
+            memory=described_machine.memory,
+            hugepages=described_machine.hugepages,
             gaps=gaps,
-        ).with_reported(described.devices)
+        ).with_reported(described_machine.devices)
     if output == "svg":
-        terminal.print_document(draw_svg(described))
+        terminal.print_document(draw_svg(described_machine))
     elif output == "yaml":
-        terminal.print_document(machine_file.dump(described))
+        terminal.print_document(machine_file.dump(described_machine))
     elif output == "json":
-        terminal.print_document(machine_file.dump_json(described) + "\n")
+        terminal.print_document(machine_file.dump_json(described_machine) + "\n")
     else:
-        terminal.print_lines(draw_text(described, width=terminal.width()))
+        terminal.print_lines(draw_text(described_machine, width=terminal.width()))
 
 
 @define_command(
@@ -154,7 +154,7 @@ command.add_command(record)
 
 
 def _print_release(version: str, *, kubelet: bool) -> None:
-    """Say that the kubelet's view does not depend on its release; an error if *version* is not one of Kubernetes."""
+    """Say that the kubelet's view does not depend on its release; an error if Kubernetes has no release *version*."""
     if not kubelet:
         raise click.UsageError("--kubernetes-version is the release of the kubelet: add --kubelet")
     with _input_errors("Give a release, such as 1.35 or v1.35.8.", Place("--kubernetes-version")):

@@ -105,8 +105,8 @@ def command(session: Session, *, options: NriCommandOptions, decide: DecideComma
         raise InputError(problem, place=Place("--socket"))
     check_exists(options, "kubelet_dir", "host_root")
     context = click.get_current_context()
-    for declared in fields(decide) if options.mode == ASSIST else ():
-        if context.get_parameter_source(declared.name) is not ParameterSource.DEFAULT:
-            name = {"policy_options": "option"}.get(declared.name, declared.name).replace("_", "-")
+    for declared_field in fields(decide) if options.mode == ASSIST else ():
+        if context.get_parameter_source(declared_field.name) is not ParameterSource.DEFAULT:
+            name = {"policy_options": "option"}.get(declared_field.name, declared_field.name).replace("_", "-")
             raise InputError("is for decide mode", place=Place(f"--{name}"), advice="Add --mode decide.")
     nri_start.run(options, decide)

@@ -63,10 +63,10 @@ def _decide(
 def _decide_options(options: NriCommandOptions, decide: DecideCommandOptions) -> DecideOptions:
     settings = None
     if decide.config is not None:
-        read = inputs.read_configuration(decide.config)
+        kubelet_configuration = inputs.read_configuration(decide.config)
         with inputs.input_errors(Place(detail=f"with {decide.config} on this machine")):
             machine = machine_source.discover(options.host_root)
-            settings = configuration.host_settings(read, machine, limit_nodes=False)
+            settings = configuration.host_settings(kubelet_configuration, machine, limit_nodes=False)
     policies = PolicyOverrides(decide.policy, decide.scope, parse_policy_options(decide.policy_options), settings)
     memory_policy = decide.memory_policy.upper().replace("-", "_")
     return DecideOptions(

@@ -1,4 +1,4 @@
-"""Options of commands, declared as fields of dataclasses, and those that several commands share."""
+"""Options of commands, declared as fields of dataclasses, and the options that several commands share."""
 # ruff: noqa: ANN401 - options are declared by calls that return fields of any type
 
 import functools
@@ -67,13 +67,15 @@ def with_options(parameter: str, group: type) -> Decorator:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def collected(*args: object, **values: object) -> object:
-            options = group(**{declared.name: values.pop(declared.name) for declared in fields(group)})
+            options = group(
+                **{declared_field.name: values.pop(declared_field.name) for declared_field in fields(group)}
+            )
             return command(*args, **{parameter: options}, **values)
 
-        for declared in reversed(fields(group)):
-            attributes = dict(declared.metadata)
-            names = attributes.pop("names") or (f"--{declared.name.replace('_', '-')}",)
-            collected = click.option(*names, declared.name, **attributes)(collected)
+        for declared_field in reversed(fields(group)):
+            attributes = dict(declared_field.metadata)
+            names = attributes.pop("names") or (f"--{declared_field.name.replace('_', '-')}",)
+            collected = click.option(*names, declared_field.name, **attributes)(collected)
         return collected
 
     return decorate
@@ -217,8 +219,8 @@ class NodeOptions:
 def provider_option() -> Any:
     """Add ``--provider``; options that a program builds itself need not name it."""
     help_text = "Hint provider of an installed package, beside CPUs, memory and devices"
-    declared = option("NAME", help_text, "", "--provider", multiple=True, shell_complete=complete_providers)
-    return field(default=(), metadata=declared.metadata)
+    provider_field = option("NAME", help_text, "", "--provider", multiple=True, shell_complete=complete_providers)
+    return field(default=(), metadata=provider_field.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

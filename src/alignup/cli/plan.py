@@ -23,6 +23,7 @@ from alignup.cli.options import (
     workload_option,
 )
 from alignup.cli.why import read_inputs
+from alignup.documents import decisions
 from alignup.picture.machine_text import draw_text
 from alignup.picture.text_format import Line, pluralize
 from alignup.plan.node_plan import NodePlan, plan_on_node
@@ -70,10 +71,10 @@ def command(  # noqa: PLR0913 - options
         raise click.UsageError("Give FILE, or -f FILE.")
     node, loaded = read_inputs(host, files)
     terminal.print_notes((*node.notes, *loaded.warnings))
-    chosen = inputs.select_workloads(loaded.workloads, selection, files=files)
+    workloads = inputs.select_workloads(loaded.workloads, selection, files=files)
     plans = []
     with terminal.waiting_message("Searching for the fewest moves"):
-        for workload in chosen:
+        for workload in workloads:
             with inputs.input_errors(Place.at(workload.source)):
                 plan = plan_on_node(
                     node.host, workload.pod, node.running, rules=options.rules(), should_stop=options.start_budget()
@@ -108,10 +109,10 @@ def _lines(host: Host, node_plan: NodePlan) -> Iterator[Line]:
     allocations = sentences.describe_allocations(node_plan.decision.placements)
     prefix = f"  {len(evictions) + 1}. " if evictions else "  - "
     yield from paragraph(f"{name} is admitted, decided: {allocations}", prefix=prefix)
-    for title, shown in (("Before", host.ledger), ("After", node_plan.decision.after)):
+    for title, ledger in (("Before", host.ledger), ("After", node_plan.decision.after)):
         if evictions:
             yield from section(title)
-            yield from draw_text(host.machine, shown, width=terminal.width())
+            yield from draw_text(host.machine, ledger, width=terminal.width())
 
 
 def describe_proof(moves: int, at_least: int, tried: int) -> str:
@@ -123,30 +124,28 @@ def describe_proof(moves: int, at_least: int, tried: int) -> str:
 
 
 def _document(node: HostInput, plans: Sequence[NodePlan]) -> dict[str, Any]:
-    from alignup.documents import decisions  # noqa: PLC0415 - not for text
-
     return {
         "version": VERSION,
         **node.host.settings.release.to_document(),
         "newPlacesKnown": False,
         "plans": [
             {
-                "pod": {"namespace": each.pod.namespace, "name": each.pod.name},
-                "feasible": each.plan.feasible,
-                "problem": each.plan.problem,
-                "provedMinimal": each.plan.proved,
-                "atLeast": each.plan.at_least,
-                "tried": each.plan.tried,
+                "pod": {"namespace": node_plan.pod.namespace, "name": node_plan.pod.name},
+                "feasible": node_plan.plan.feasible,
+                "problem": node_plan.plan.problem,
+                "provedMinimal": node_plan.plan.proved,
+                "atLeast": node_plan.plan.at_least,
+                "tried": node_plan.plan.tried,
                 "moves": [
                     {
                         "pod": {"namespace": step.pod.namespace, "name": step.pod.name, "uid": step.pod.uid},
-                        "controller": each.controllers[step.pod.uid] or None,
-                        "lost": not each.controllers[step.pod.uid],
+                        "controller": node_plan.controllers[step.pod.uid] or None,
+                        "lost": not node_plan.controllers[step.pod.uid],
                     }
-                    for step in each.plan.evictions
+                    for step in node_plan.plan.evictions
                 ],
-                "decision": decisions.to_document(each.decision),
+                "decision": decisions.to_document(node_plan.decision),
             }
-            for each in plans
+            for node_plan in plans
         ],
     }

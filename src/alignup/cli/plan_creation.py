@@ -47,8 +47,8 @@ def with_existing_pods(question: PlanQuestion, access: AccessOptions, options: P
             raise InputError(message, advice=advice)
         names.append((name, first.name))
         candidates += members
-    waiting = with_gangs(facts, candidates)
-    if not waiting:
+    waiting_pods = with_gangs(facts, candidates)
+    if not waiting_pods:
         pod = candidates[0]
         state = "has ended" if pod.finished else f"is bound to node {pod.spec.node_name} already"
         raise InputError(f"pod {pod.metadata.full_name} {state}", advice="Name pods that wait.")
@@ -56,7 +56,7 @@ def with_existing_pods(question: PlanQuestion, access: AccessOptions, options: P
     if len(names) > 1:
         title = f"{title} and {len(names) - 1} more"
     with inputs.input_errors(Place(detail=f"in {title}")):
-        pending = list(map(pending_pod, waiting))
+        pending = list(map(pending_pod, waiting_pods))
     return question._replace(pods=(), workloads=(), waiting=((title, pending),), short_name=short_name)
 
 

@@ -74,23 +74,23 @@ def read_question(
         if options.selects:
             raise click.UsageError("-A and -l select pods of a live cluster.")
         question = _read_archives(source, options) if source.archives else _simulate(source, options)
-        chosen = question._replace(pods=(), waiting=()) if files else _choose(question, source, names, options)
+        chosen_question = question._replace(pods=(), waiting=()) if files else _choose(question, source, names, options)
         terminal.print_notes(dict.fromkeys((*skipped, *question.view.notes)))
-        return chosen._replace(workloads=workloads)
+        return chosen_question._replace(workloads=workloads)
     with cluster_client.api_errors(PERMISSIONS), terminal.waiting_message("Reading the cluster"):
-        view, facts, pods, stored = cluster_client.ask(
+        view, facts, pods, stored_workloads = cluster_client.ask(
             access, partial(cluster_reading.read_plan_question, words=names, options=options)
         )
     terminal.print_notes(dict.fromkeys((*skipped, *view.notes, *facts.notes)))
-    return PlanQuestion(view, facts, "", (*workloads, *stored), tuple(pods))
+    return PlanQuestion(view, facts, "", (*workloads, *stored_workloads), tuple(pods))
 
 
 def _choose(question: PlanQuestion, source: PlanSource, names: Sequence[str], options: PodOptions) -> PlanQuestion:
     """Return the question about pods with *names*; without any, all that are known to wait."""
-    wanted = parse_object_names(names, options.namespace or "")
-    if any(name.kind != "Pod" for name in wanted):
+    object_names = parse_object_names(names, options.namespace or "")
+    if any(name.kind != "Pod" for name in object_names):
         raise click.UsageError("Name a pod; for a workload, give its manifest with -f.")
-    keys = {(name.namespace, name.name) for name in wanted}
+    keys = {(name.namespace, name.name) for name in object_names}
     pods, waiting = question.pods, question.waiting
     if keys:
         pods = tuple([pod for pod in pods if _is_named(pod.metadata.namespace, pod.metadata.name, keys)])
@@ -105,7 +105,7 @@ def _choose(question: PlanQuestion, source: PlanSource, names: Sequence[str], op
 
 
 def _is_named(namespace: str, name: str, keys: Iterable[tuple[str, str]]) -> bool:
-    return any(known == name and space in ("", namespace) for space, known in keys)
+    return any(pod == name and space in ("", namespace) for space, pod in keys)
 
 
 def _host_options(options: PodOptions) -> PredictedHostOptions:
@@ -124,7 +124,7 @@ class _PodList(ObjectPart, frozen=True):
 def _read_archives(source: PlanSource, options: PodOptions) -> PlanQuestion:
     newest: dict[str, tuple[Collection, str, HostReport]] = {}
     pods: dict[str, PodWithVolumes] = {}
-    asked: dict[str, PodWithVolumes] = {}
+    asked_pods: dict[str, PodWithVolumes] = {}
     notes: list[str] = []
     given = _host_options(options)
     for file in source.archives:
@@ -134,7 +134,7 @@ def _read_archives(source: PlanSource, options: PodOptions) -> PlanQuestion:
         notes += collected.describe(collection, file)
         name = collection.index.node
         pod = codec.decode(collection.parts[Part.POD], PodWithVolumes)
-        asked[pod.metadata.uid] = pod
+        asked_pods[pod.metadata.uid] = pod
         report = HostReport(
             host=name,
             machine=node.host.machine,
@@ -153,7 +153,7 @@ def _read_archives(source: PlanSource, options: PodOptions) -> PlanQuestion:
         for pod in codec.decode(collection.parts.get(Part.PODS, b"{}"), _PodList).items:
             pods[pod.metadata.uid] = pod
     facts = PlanFacts(
-        pods=list(({**asked, **pods}).values()),
+        pods=list(({**asked_pods, **pods}).values()),
         whole_groups={
             (key.namespace, key.name) for pod in pods.values() if (key := group_of(pod)) and key.source == KUBERNETES
         },
@@ -162,7 +162,7 @@ def _read_archives(source: PlanSource, options: PodOptions) -> PlanQuestion:
         f"Only {pluralize(len(nodes), 'node')} of archives {'is' if len(nodes) == 1 else 'are'} known; other nodes, "
         "PodDisruptionBudgets, Jobs and volumes of claims are not."
     )
-    return PlanQuestion(view_of_reports(nodes, notes), facts, limits, pods=tuple(asked.values()))
+    return PlanQuestion(view_of_reports(nodes, notes), facts, limits, pods=tuple(asked_pods.values()))
 
 
 def _node(name: str, collection: Collection) -> ApiNode:

@@ -34,18 +34,19 @@ def select_pods(words: Sequence[str], pods: Sequence[Document], options: AgentPo
     if not words:
         return pods
     pods_by_uid: dict[str, Document] = {}
-    for word, named in zip(_words(words), parse_object_names(words, namespace), strict=True):
-        if named.kind == "Pod":
+    for word, object_name in zip(_words(words), parse_object_names(words, namespace), strict=True):
+        if object_name.kind == "Pod":
             pod = find_pod(word, pods, namespace)
             pods_by_uid[pod["uid"]] = pod
             continue
         replicas = [
             pod
             for pod in pods
-            if named.namespace in ("", pod["namespace"]) and re.fullmatch(rf"{re.escape(named.name)}-\d+", pod["name"])
+            if object_name.namespace in ("", pod["namespace"])
+            and re.fullmatch(rf"{re.escape(object_name.name)}-\d+", pod["name"])
         ]
         if not replicas:
-            raise FailureError(f"{word}: no pods {named.name}-N found", advice="List the pods with 'alignup ps'.")
+            raise FailureError(f"{word}: no pods {object_name.name}-N found", advice="List the pods with 'alignup ps'.")
         pods_by_uid |= {pod["uid"]: pod for pod in replicas}
     return list(pods_by_uid.values())
 
@@ -58,8 +59,8 @@ def _words(words: Sequence[str]) -> list[str]:
 
 def find_pod(name: str, pods: Iterable[Document], namespace: str = "") -> Document:
     """Return the one pod whose uid, name, ``namespace/name`` or ``pod/name`` is *name*."""
-    named = parse_object_name(name, namespace)
-    matches = [pod for pod in pods if pod["uid"] == name or named.matches("Pod", pod["namespace"], pod["name"])]
+    object_name = parse_object_name(name, namespace)
+    matches = [pod for pod in pods if pod["uid"] == name or object_name.matches("Pod", pod["namespace"], pod["name"])]
     if not matches:
         raise FailureError(f"pod {name} not found", advice="List the pods with 'alignup ps'.")
     matches = [pod for pod in matches if pod["uid"] == name] or matches

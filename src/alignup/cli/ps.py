@@ -49,16 +49,16 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], selection: AgentPodOp
             terminal.print_line(name)
         return
     terminal.print_notes(listing.get("notes", ()))
-    listed = listing["pods"]
+    listed_pods = listing["pods"]
     if runs:
         heads = ("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND")
         print_table(heads, map(_run_row, runs), wide=output == "wide")
-    if runs and listed:
+    if runs and listed_pods:
         click.echo()
-    if listed:
+    if listed_pods:
         columns = _columns(wide=output == "wide")
         print_table(
-            tuple(columns), [[column(pod) for column in columns.values()] for pod in listed], wide=output == "wide"
+            tuple(columns), [[column(pod) for column in columns.values()] for pod in listed_pods], wide=output == "wide"
         )
     elif not runs:
         click.echo("No pods found.", err=True)

@@ -44,7 +44,7 @@ _FOREVER = "forever"
 
 
 class RunCommand(click.Command):
-    """A command whose failures have an exit code that differs from those of the command it runs."""
+    """A command whose failures have another exit code than the command that it runs."""
 
     allow_interspersed_args = False
 
@@ -201,12 +201,12 @@ def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
         place = Place("--option", value=name)
         if name not in (option_names := (*TOPOLOGY_OPTIONS, *OPTION_STAGES)):
             raise InputError("there is no such option", place=place, advice=f"Choose from {', '.join(option_names)}.")
-        declared = TOPOLOGY_OPTIONS.get(name) or TopologyOption("")  # those of CPUs are true or false
+        policy_option = TOPOLOGY_OPTIONS.get(name) or TopologyOption("")  # those of CPUs are true or false
         try:
-            declared.parse(name, options[name])
+            policy_option.parse(name, options[name])
         except SettingsError as error:
             raise InputError(
-                f"{bits.quote(options[name])} is not a value of it", place=place, advice=f"Give {declared.values}."
+                f"{bits.quote(options[name])} is not a value of it", place=place, advice=f"Give {policy_option.values}."
             ) from error
     return options
 

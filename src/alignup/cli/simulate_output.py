@@ -289,9 +289,9 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
     if not number:
         return
     yield from section("Pods" if few else "Rejected pods")
-    listed = (row for row in node_report.rows(result) if few or row["outcome"] != "admitted")
+    shown_rows = (row for row in node_report.rows(result) if few or row["outcome"] != "admitted")
     rows = []
-    for row in islice(listed, _MAX_ROWS):
+    for row in islice(shown_rows, _MAX_ROWS):
         detail = f"{row['reason']}: {row['shortfall'] or row['message']}"
         if row["outcome"] == "admitted":
             cpus = f"CPUs {row['cpus']}" if row["cpus"] else ""
@@ -320,10 +320,10 @@ class FoldedVariants(NamedTuple):
         return self.variants[0]
 
 
-def fold_ties(ranked: Sequence[RankedVariant]) -> list[FoldedVariants]:
-    """Return *ranked* in its order, with variants of one rank and equal figures folded into a few grids."""
+def fold_ties(ranked_variants: Sequence[RankedVariant]) -> list[FoldedVariants]:
+    """Return the variants in their order, with variants of one rank and equal figures folded into a few grids."""
     folded: list[FoldedVariants] = []
-    for _, equal in groupby(ranked, lambda item: (item.rank, _numbers(item))):
+    for _, equal in groupby(ranked_variants, lambda item: (item.rank, _numbers(item))):
         variants = remaining = tuple(equal)
         names = list(remaining[0].variant.choices)
         grids = []
@@ -336,12 +336,12 @@ def fold_ties(ranked: Sequence[RankedVariant]) -> list[FoldedVariants]:
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[Line]:
-    ranked, invalid = comparison.ranked, comparison.invalid
-    tried = pluralize(len(ranked) + len(invalid), "combination")
-    best = ", best first" if ranked else ""
-    yield (Cell(f"{tried}, {len(ranked)} of them valid{best}", "title"),)
-    if ranked:
-        folded = fold_ties(ranked)
+    ranked_variants, invalid = comparison.ranked, comparison.invalid
+    combinations = pluralize(len(ranked_variants) + len(invalid), "combination")
+    best = ", best first" if ranked_variants else ""
+    yield (Cell(f"{combinations}, {len(ranked_variants)} of them valid{best}", "title"),)
+    if ranked_variants:
+        folded = fold_ties(ranked_variants)
         yield from paragraph("CPUs and devices: stranded at peak demand", style="dim")
         yield ()
         yield from _comparison_table(folded[:_MAX_ROWS])
@@ -370,11 +370,11 @@ def _comparison_table(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
     if sum(widths) + 2 * len(widths) <= terminal.width():
         yield from table(rows, heads)
         return
-    shown = list(
+    lines = list(
         table([[str(variants.first.rank), *_numbers(variants.first)] for variants in folded], ["", *_COMPARED])
     )
-    yield shown[0]
-    for variants, line in zip(folded, shown[1:], strict=True):
+    yield lines[0]
+    for variants, line in zip(folded, lines[1:], strict=True):
         yield line
         for grid in variants.grids:
             text = "; ".join(f"{name}: {', '.join(values)}" for name, values in grid.items())
@@ -399,17 +399,17 @@ def _breakable(text: str) -> str:
 
 def _reason_lines(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
     ranks: dict[str, list[str]] = {}
-    for ranked in (variant for group in folded for variant in group.variants):
-        reasons = ranked.score.reasons_text
-        if reasons and str(ranked.rank) not in ranks.setdefault(reasons, []):
-            ranks[reasons].append(str(ranked.rank))
+    for ranked_variant in (variant for group in folded for variant in group.variants):
+        reasons = ranked_variant.score.reasons_text
+        if reasons and str(ranked_variant.rank) not in ranks.setdefault(reasons, []):
+            ranks[reasons].append(str(ranked_variant.rank))
     if ranks:
         yield from section("Why pods are rejected")
         yield from table([[", ".join(numbers), reasons] for reasons, numbers in ranks.items()])
 
 
-def _numbers(ranked: RankedVariant) -> list[str]:
-    score, stranded = ranked.score, ranked.score.stranded
+def _numbers(ranked_variant: RankedVariant) -> list[str]:
+    score, stranded = ranked_variant.score, ranked_variant.score.stranded
     numbers = (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
     return list(map(str, numbers))
 
@@ -546,7 +546,7 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
 
 
 def resolve_group(host: HostOptions, group: GroupDocument, source: ObjectReader) -> HostGroup:
-    """Return *group* of a file with its machine and settings; without a configuration it has that of *host*."""
+    """Return *group* of a file with its machine and settings; a group without a configuration has the one of *host*."""
     config = Path(group.config) if group.config else host.config
     version = group.kubernetes_version or host.kubernetes_version
     changes = (*host.changes, *group.changes)
@@ -618,6 +618,6 @@ def _cluster_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
         yield from section("Started by group")
         rows = []
         for index, group in enumerate(first.groups):
-            started = [f"{result.groups[index].started:,}" for result in results]
-            rows.append([clean(group.name), f"{group.hosts:,} node{'s' if group.hosts != 1 else ' '}", *started])
+            started_counts = [f"{result.groups[index].started:,}" for result in results]
+            rows.append([clean(group.name), f"{group.hosts:,} node{'s' if group.hosts != 1 else ' '}", *started_counts])
         yield from table(rows)

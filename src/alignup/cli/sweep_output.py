@@ -50,11 +50,11 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         sweep, top = cluster_files.read_sweep(spec)
     if version := options.kubernetes_version:
         terminal.print_notes(inputs.read_release(version)[1])
-        named = (
+        configurations = (
             configuration.replace(kubernetes_version=configuration.kubernetes_version or version)
             for configuration in sweep.configurations
         )
-        sweep = sweep.replace(configurations=tuple(named))
+        sweep = sweep.replace(configurations=tuple(configurations))
     releases = []
     versions = [configuration.kubernetes_version for configuration in sweep.configurations]
     for version in dict.fromkeys([*versions, *(machine.kubernetes_version for machine in sweep.machines)]):
@@ -96,8 +96,8 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
 
 
 def _continuation(results: ResultsFile, tasks: Sequence[SweepTask]) -> str:
-    done = f"{len(results.rows)} of {pluralize(len(tasks), 'combination')} are in {results.path}"
-    return f"{done}; run the command again to continue."
+    progress = f"{len(results.rows)} of {pluralize(len(tasks), 'combination')} are in {results.path}"
+    return f"{progress}; run the command again to continue."
 
 
 def build_tasks(sweep: SweepDocument, top: ObjectReader) -> tuple[SweepTask, ...]:

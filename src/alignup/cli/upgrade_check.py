@@ -69,8 +69,8 @@ def command(*, archive: str | None, options: UpgradeOptions, host: HostOptions, 
             etc = options.etc or unpacked.directory / ETC
             files = (*options.files, *unpacked.files(Part.POD))
             version = options.from_version or unpacked.options.kubernetes_version
-            changed = replace(options, files=files, etc=etc, from_version=version)
-            report = _check(changed, unpacked.options)
+            node_options = replace(options, files=files, etc=etc, from_version=version)
+            report = _check(node_options, unpacked.options)
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, report.to_document())
     else:

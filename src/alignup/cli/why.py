@@ -162,10 +162,12 @@ def _print(node: HostInput, explanations: "Sequence[Explanation]", output: str) 
 
 def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -> None:
     answers = [
-        PodExplanation(host, explained.workload.pod, explained.decision, explained.proposals, explained.unsearched)
-        for explained in explanations
+        PodExplanation(
+            host, explanation.workload.pod, explanation.decision, explanation.proposals, explanation.unsearched
+        )
+        for explanation in explanations
     ]
-    title = ", ".join(explained.verdict for explained in explanations)
+    title = ", ".join(explanation.verdict for explanation in explanations)
     with inputs.input_errors(Place("--html"), advice=inputs.WRITABLE):
         file.write_text(page(answers, title=title), "utf-8")
     click.echo(f"Wrote {file}.", err=True)
@@ -284,7 +286,7 @@ class Explanation(NamedTuple):
 def explain(
     host: Host, workload: Workload, *, seconds: float, lenient: bool = False, claims: "HostClaims | None" = None
 ) -> Explanation:
-    """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
+    """Decide on one replica of *workload*; for a rejected replica, search up to *seconds* for changes that admit it."""
     with inputs.input_errors(Place.at(workload.source)):
         if claims is not None and not workload.host:
             workload = replace(workload, pod=claims.objects.with_class_resources(workload.pod))
@@ -294,17 +296,17 @@ def explain(
         others = islice(host.possible_decisions(workload.pod), 1, _MAX_DECISIONS) if random else ()
         missing = host.missing_devices(workload.pod)
         safe = decision if ours else host.without_faults().predict(workload.pod)
-        explained = claims.explain(workload.pod, decision.placements, host) if claims is not None else ()
+        explained_claims = claims.explain(workload.pod, decision.placements, host) if claims is not None else ()
         explanation = Explanation(
             workload,
             decision,
             missing=missing,
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
-            claims=explained,
+            claims=explained_claims,
             others=tuple(others),
             device_choices=_device_choices(host, decision),
-            refusal=None if ours else find_refusal(host, workload.pod, decision, claims=explained),
+            refusal=None if ours else find_refusal(host, workload.pod, decision, claims=explained_claims),
         )
         if decision.admitted:
             return explanation
@@ -388,10 +390,10 @@ def _other_verdict(explanation: Explanation) -> str:
     """Return the verdict that does not count: of the kubelet, or of a scheduler."""
     if explanation.lenient:
         return f"For a scheduler: {sentences.not_schedulable(explanation.workload.pod, explanation.missing)}"
-    declared = " ".join(f"--devices {name}=..." for name in explanation.missing)
+    device_options = " ".join(f"--devices {name}=..." for name in explanation.missing)
     return (
         f"The kubelet ignores such requests: {sentences.verdict(explanation.decision)} "
-        f"(to decide like it: --ignore-missing-devices; to declare the devices: {declared})"
+        f"(to decide like it: --ignore-missing-devices; to declare the devices: {device_options})"
     )
 
 

@@ -111,8 +111,8 @@ def read(path: Path) -> Collection:
     if index.alignup != FORMAT:
         raise SourceError(f"{path}: {INDEX}: the format {index.alignup[:40]!r} is unknown: expected {FORMAT!r}")
     parts = {name: content for name, content in contents.items() if name not in {f"{STATE}/", f"{ETC}/"}}
-    if unknown := sorted(parts.keys() - set(Part)):
-        raise SourceError(f"{path} is rejected: {unknown[0]!r} is not a part of such an archive")
+    if unknown_parts := sorted(parts.keys() - set(Part)):
+        raise SourceError(f"{path} is rejected: {unknown_parts[0]!r} is not a part of such an archive")
     if large := [name for name, content in parts.items() if len(content) > MAX_PART_BYTES]:
         raise SourceError(f"{path} is rejected: {large[0]} has more than {MAX_PART_BYTES >> 20} MiB")
     return Collection(index, parts)

@@ -146,8 +146,8 @@ def plan(subject: Subject) -> list[Step]:
         ),
     ]
     if subject.uses_claims:
-        listed = (DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES)
-        requests = tuple(f"GET {resource.path()}" for resource in listed)
+        resources = (DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES)
+        requests = tuple(f"GET {resource.path()}" for resource in resources)
         needs = "list deviceclasses, resourceclaims, resourceclaimtemplates and resourceslices (resource.k8s.io)"
         steps.append(Step("claims and their devices", requests, needs, _read_claims))
     if subject.host_state is not None:
@@ -183,8 +183,8 @@ async def collect(client: ApiClient, subject: Subject, *, report: Report) -> Col
         if Part.CONFIGURATION not in parts and state.configuration != NOTHING:
             parts[Part.CONFIGURATION] = bytes(state.configuration)
             notes.append("the configuration has only the fields in the HostState, which affect alignment")
-        if Part.MACHINE in parts and (lost := decode(bytes(state.ledger), HostLedgerDocument).lost_cpus):
-            notes.append(f"CPUs {lost}, which the kubelet has lost, count as shared")
+        if Part.MACHINE in parts and (lost_cpus := decode(bytes(state.ledger), HostLedgerDocument).lost_cpus):
+            notes.append(f"CPUs {lost_cpus}, which the kubelet has lost, count as shared")
     said = ": ".join(filter(None, (status.phase, status.reason, status.message)))
     index = CollectionIndex(
         collected_at=format_time(client.timing.time_of_day()),
@@ -274,8 +274,8 @@ async def _read_configz(client: ApiClient, subject: Subject, _report: Report) ->
 async def _read_pods(client: ApiClient, subject: Subject, _report: Report) -> Parts:
     pods = (await client.list(PODS_WITH_VOLUMES, Query(fields=f"spec.nodeName={subject.node}"))).items
     reader = subject.reader.name if subject.reader else ""
-    listed = [pod_document(pod) for pod in pods if pod.metadata.name != reader]
-    return {Part.PODS: encode({"apiVersion": "v1", "kind": "List", "items": listed})}
+    documents = [pod_document(pod) for pod in pods if pod.metadata.name != reader]
+    return {Part.PODS: encode({"apiVersion": "v1", "kind": "List", "items": documents})}
 
 
 async def _read_events(client: ApiClient, subject: Subject, _report: Report) -> Parts:

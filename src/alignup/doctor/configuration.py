@@ -80,11 +80,11 @@ def check_configuration(  # noqa: PLR0913
         replace(finding, where=f"{finding.where} in {file}") if (file := origin(finding.where)) else finding
         for finding in findings
     ]
-    dropped, settings = inputs.has_dropped, inputs.configuration
+    has_dropped, settings = inputs.has_dropped, inputs.configuration
     manager_config = ManagerConfig(
         gates=inputs.gates,
-        cpu_policy=None if dropped("cpuManagerPolicy") else settings.cpu_manager_policy,
-        memory_policy=None if dropped("memoryManagerPolicy") else settings.memory_manager_policy,
+        cpu_policy=None if has_dropped("cpuManagerPolicy") else settings.cpu_manager_policy,
+        memory_policy=None if has_dropped("memoryManagerPolicy") else settings.memory_manager_policy,
         cpus=inputs.cpu_provider(),
         memory=inputs.idle_memory(),
         pod_level=inputs.gates.on("PodLevelResourceManagers") and inputs.gates.on("PodLevelResources"),

@@ -19,10 +19,14 @@ def check_machine(inputs: ManagerInputs) -> Iterator[Finding]:
     """Yield what the machine reports that is implausible or works against alignment."""
     distances = inputs.view.distances
     if distances is not None and (problems := list(_implausible(distances))):
-        used = inputs.configuration.topology_manager_policy_options.get(_CLOSEST, "false") in _TRUE
-        effect = f"{_CLOSEST} chooses by them" if used else f"do not enable {_CLOSEST}, which would choose by them"
+        closest_enabled = inputs.configuration.topology_manager_policy_options.get(_CLOSEST, "false") in _TRUE
+        effect = (
+            f"{_CLOSEST} chooses by them"
+            if closest_enabled
+            else f"do not enable {_CLOSEST}, which would choose by them"
+        )
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        yield (warning if used else note)(
+        yield (warning if closest_enabled else note)(
             Area.TOPOLOGY,
             f"the distances between NUMA nodes are implausible: {problems[0]}{more}; {effect}",
             IMPLAUSIBLE_DISTANCES,

@@ -65,8 +65,8 @@ def read_inputs(
 ) -> tuple["ManagerInputs | None", tuple[ConfigurationError, ...]]:
     """Return what can be read of *text*, ``None`` if nothing can, and everything that is wrong with it."""
     errors: list[ConfigurationError] = []
-    dropped: set[str] = set()
-    if (settings := _read(text, name, release, errors, dropped)) is None:
+    dropped_fields: set[str] = set()
+    if (settings := _read(text, name, release, errors, dropped_fields)) is None:
         return None, tuple(errors)
     while True:
         try:
@@ -74,16 +74,16 @@ def read_inputs(
         except ConfigurationError as error:
             errors.append(error)
             concerned = {problem.field for problem in error.problems}
-            dropped |= concerned | ({"kubeReserved", "evictionHard"} if "systemReserved" in concerned else set())
+            dropped_fields |= concerned | ({"kubeReserved", "evictionHard"} if "systemReserved" in concerned else set())
             settings = _without_reservations(settings, concerned)
         else:
-            return ManagerInputs(settings, machine, reservations, frozenset(dropped)), tuple(errors)
+            return ManagerInputs(settings, machine, reservations, frozenset(dropped_fields)), tuple(errors)
 
 
 def _read(
-    text: bytes, name: str, release: Release, errors: list[ConfigurationError], dropped: set[str]
+    text: bytes, name: str, release: Release, errors: list[ConfigurationError], dropped_fields: set[str]
 ) -> Configuration | None:
-    """Read the configuration without the fields that cannot be read, which are added to *errors* and *dropped*."""
+    """Read the configuration without unreadable fields, which are added to *errors* and *dropped_fields*."""
     try:
         document = first_document(text, name=name)
     except ConfigurationError as error:
@@ -99,13 +99,15 @@ def _read(
                 concerned = {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
             else:  # of the feature gates only the named ones, where that is enough
                 concerned = {problem.field for problem in error.problems} if single else {"featureGates"}
-            concerned -= dropped
+            concerned -= dropped_fields
             if not isinstance(document.value, Mapping) or not concerned or concerned & _TYPE_FIELDS:
                 return None
-        dropped |= concerned
-        fields = {key: value for key, value in document.value.items() if key not in dropped}
+        dropped_fields |= concerned
+        fields = {key: value for key, value in document.value.items() if key not in dropped_fields}
         if isinstance(gates := fields.get("featureGates"), Mapping):
-            fields["featureGates"] = {key: on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
+            fields["featureGates"] = {
+                key: on for key, on in gates.items() if f"featureGates[{key}]" not in dropped_fields
+            }
         document = replace(document, value=fields)
 
 
@@ -202,8 +204,8 @@ class ManagerInputs:
 
     @cached_property
     def option_gates(self) -> FeatureGates:
-        changed = {**self.gates.changed, **dict.fromkeys(OPTION_GATES.values(), True)}
-        return FeatureGates(changed, self.gates.release)
+        gates = {**self.gates.changed, **dict.fromkeys(OPTION_GATES.values(), True)}
+        return FeatureGates(gates, self.gates.release)
 
     @cached_property
     def valid_options(self) -> dict[str, str]:
@@ -440,10 +442,12 @@ def check_nri_modes(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         return
     settings = inputs.configuration
-    required = {"cpuManagerPolicy": CpuPolicy.NONE, "memoryManagerPolicy": MemoryPolicy.NONE}
+    required_policies = {"cpuManagerPolicy": CpuPolicy.NONE, "memoryManagerPolicy": MemoryPolicy.NONE}
     policies = (settings.cpu_manager_policy, settings.memory_manager_policy)
     changes = [
-        f"{field}: {none}" for (field, none), policy in zip(required.items(), policies, strict=True) if policy != none
+        f"{field}: {none}"
+        for (field, none), policy in zip(required_policies.items(), policies, strict=True)
+        if policy != none
     ]
     text = f"; --mode decide needs {' and '.join(changes)}" if changes else " or --mode decide"
     yield ok(Area.NRI, f"alignup nri can run beside this kubelet with --mode assist{text}")
@@ -506,16 +510,16 @@ def _eviction_thresholds(inputs: ManagerInputs) -> Iterator[Finding]:
 
 
 def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
-    settings, dropped = inputs.configuration, inputs.has_dropped
+    settings, has_dropped = inputs.configuration, inputs.has_dropped
     if inputs.policy is Policy.NONE:
         if settings.topology_manager_policy_options:
             yield _ignored(Area.TOPOLOGY, "topologyManagerPolicyOptions", "topologyManagerPolicy", "none")
         if settings.topology_manager_scope == Scope.POD:
             yield _ignored(Area.TOPOLOGY, "topologyManagerScope", "topologyManagerPolicy", "none")
-    no_memory_policy = settings.memory_manager_policy == MemoryPolicy.NONE and not dropped("memoryManagerPolicy")
+    no_memory_policy = settings.memory_manager_policy == MemoryPolicy.NONE and not has_dropped("memoryManagerPolicy")
     if no_memory_policy and settings.reserved_memory:
         yield _ignored(Area.MEMORY, "reservedMemory", "memoryManagerPolicy", "None")
-    no_cpu_policy = settings.cpu_manager_policy == CpuPolicy.NONE and not dropped("cpuManagerPolicy")
+    no_cpu_policy = settings.cpu_manager_policy == CpuPolicy.NONE and not has_dropped("cpuManagerPolicy")
     if no_cpu_policy and inputs.reservations.reserved_system_cpus:
         summary = "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others"
         advice = "set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them"
@@ -557,8 +561,8 @@ def _topology_options(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding
         summary = "no effect under single-numa-node, which always chooses one node"
         where = "topologyManagerPolicyOptions[prefer-closest-numa-nodes]"
         yield warning(Area.TOPOLOGY, summary, IGNORED_SETTING, advice="remove it", where=where)
-    allowed = options.get("max-allowable-numa-nodes", "")
-    if policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed.isdecimal():
+    allowed_count = options.get("max-allowable-numa-nodes", "")
+    if policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed_count.isdecimal():
         yield warning(
             Area.TOPOLOGY,
             f"the machine has {nodes} NUMA nodes: up to {2**nodes - 1} hints per resource, and the kubelet tries every "

@@ -72,8 +72,8 @@ def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Sa
     if version == format_.number and contents | copied != contents:
         problem = "the copy for older kubelets differs from the contents"
     elif version == format_.number and whole["checksum"] != right:
-        stored = whole["checksum"]
-        problem = f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
+        checksum = whole["checksum"]
+        problem = f"the checksum of the copy for older kubelets is wrong: {checksum} instead of {right}"
     return Salvage(contents, SalvageSource.CONTENTS, version, copy_problem=problem)
 
 
@@ -150,10 +150,10 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, wron
     if whole["data"]:
         return Salvage(empty | copied, SalvageSource.UNCHECKED_COPY, format_.number, damage)
     older = format_.older[0].struct
-    read, _ = decode(older, part.json.encode(), into=older.empty)
-    if not read["policyName"] and not read["entries"]:
+    checkpoint, _ = decode(older, part.json.encode(), into=older.empty)
+    if not checkpoint["policyName"] and not checkpoint["entries"]:
         return Salvage(empty, SalvageSource.NOTHING, damage=damage)
-    rest = {key: value for key, value in read.items() if key != "checksum"}
+    rest = {key: value for key, value in checkpoint.items() if key != "checksum"}
     return Salvage(empty | rest, SalvageSource.REST if part.cut else SalvageSource.UNCHECKED_CONTENTS, damage=damage)
 
 
@@ -177,14 +177,14 @@ def _damage(format_: StateFileFormat, text: bytes, *, wrong_checksum: bool) -> I
     whole, type_error = decode(format_.newest, text, into=format_.newest.empty)
     if type_error:
         yield f"a value has the wrong type: {type_error}"
-    data, stored, right = whole["data"], whole["dataChecksum"], fnv1a(data_checksum_text(whole["data"]))
+    data, checksum, right = whole["data"], whole["dataChecksum"], fnv1a(data_checksum_text(whole["data"]))
     _, unread = decode(format_.data, data.encode(), into=format_.data.empty)
-    if stored and not data:
+    if checksum and not data:
         yield "the contents are missing; only their checksum is left"
     elif data and unread:
         yield f"the contents cannot be read: {unread}"
-    elif data and stored != right:
-        yield f"the checksum of the contents is wrong: {stored} in the file, {right} computed"
+    elif data and checksum != right:
+        yield f"the checksum of the contents is wrong: {checksum} in the file, {right} computed"
     elif not data and wrong_checksum:
         yield f"the checksum {whole['checksum']} does not match the contents"
 
@@ -211,8 +211,8 @@ def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
     """Return the readable entries of the device manager's file, and the number of the others; ignore its checksum."""
     data = json.loads(readable_prefix(text).json).get("Data")
     data = data if isinstance(data, dict) else {}
-    listed, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
-    entries = [_device_entry(entry) for entry in listed] if isinstance(listed, list) else []
+    pod_entries, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
+    entries = [_device_entry(entry) for entry in pod_entries] if isinstance(pod_entries, list) else []
     resources = registered.items() if isinstance(registered, dict) else ()
     state = DeviceState(
         entries=tuple(entry for entry in entries if entry),

@@ -104,9 +104,9 @@ def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | No
     repairs: list[FileRepair] = []
     for name, check in {CPU_FILE: _check_cpus, MEMORY_FILE: _check_memory, DEVICE_PATH: _check_devices}.items():
         if name in files.texts:
-            checked = check(files.texts[name], f"{files.directory}/{name}", config, pods or {})
-            findings += checked.findings
-            repairs += checked.repairs
+            state_check = check(files.texts[name], f"{files.directory}/{name}", config, pods or {})
+            findings += state_check.findings
+            repairs += state_check.repairs
         elif name in files.unread:
             findings.append(warning(Area.STATE, f"cannot be checked: {files.unread[name]}", NOT_CHECKED, where=name))
         else:
@@ -139,12 +139,12 @@ class _CheckedFile:
         except StateError as failure:
             self.kubelet_error = str(failure)
 
-    def set_repair(self, dropped: Sequence[DroppedEntry], after: bytes) -> None:
+    def set_repair(self, dropped_entries: Sequence[DroppedEntry], after: bytes) -> None:
         try:
             self.start(after)
         except StateError as failure:
             raise StateError(f"the kubelet would reject the repaired file: {failure}") from failure
-        self.dropped = dropped
+        self.dropped = dropped_entries
         self.after = after
 
     @property
@@ -155,13 +155,13 @@ class _CheckedFile:
     def repair(self) -> FileRepair | None:
         if self.after is None or not (self.kubelet_error or self.dropped or self.salvaged.copy_problem):
             return None
-        done = [f"restored from {self.salvaged.source}"]
+        actions = [f"restored from {self.salvaged.source}"]
         if uids := sorted(self.holders - {entry.uid for entry in self.dropped}):
-            done.append(f"kept: the {self.resource} of {', '.join(format_pod(uid, self.pods) for uid in uids)}")
-        done += [f"dropped: {entry.holder(self.pods)}, {entry.held}" for entry in self.dropped]
+            actions.append(f"kept: the {self.resource} of {', '.join(format_pod(uid, self.pods) for uid in uids)}")
+        actions += [f"dropped: {entry.holder(self.pods)}, {entry.held}" for entry in self.dropped]
         if self.salvaged.source is SalvageSource.NOTHING:
-            done.append(f"all allocations of {self.resource} are lost; {_ALLOCATED_AGAIN}")
-        return FileRepair(self.format.file_name, self.text, self.after, tuple(done))
+            actions.append(f"all allocations of {self.resource} are lost; {_ALLOCATED_AGAIN}")
+        return FileRepair(self.format.file_name, self.text, self.after, tuple(actions))
 
     def unusable(self, summary: str, *, kubelet_message: str) -> Finding:
         advice = _FIX_CONFIGURATION if self.after is None else f"a repair restores it from {self.salvaged.source}"
@@ -172,12 +172,12 @@ class _CheckedFile:
 
     def problems(self) -> Iterator[Finding]:
         """Yield each problem; the first one carries the kubelet's error."""
-        policy, message, stored = self.policy, self.kubelet_error, self.salvaged.contents["policyName"]
+        policy, message, stored_policy = self.policy, self.kubelet_error, self.salvaged.contents["policyName"]
         for damage in self.salvaged.damage:
             yield self.unusable(f"{damage}; the kubelet does not start", kubelet_message=message)
             message = ""
-        if policy is not None and stored != policy and self.salvaged.source is not SalvageSource.NOTHING:
-            has = f"policy {quote(stored)}" if stored else "no policy"
+        if policy is not None and stored_policy != policy and self.salvaged.source is not SalvageSource.NOTHING:
+            has = f"policy {quote(stored_policy)}" if stored_policy else "no policy"
             summary = f"the file has {has}, but {quote(policy)} is configured; the kubelet does not start"
             yield self.unusable(summary, kubelet_message=message)
             return
@@ -214,9 +214,11 @@ class _CheckedFile:
                 f"version {salvaged.version}, from an older kubelet: it is read, and rewritten as version {newest}"
             )
             findings.append(note(Area.STATE, summary, OUTDATED_STATE_FILE, where=name))
-        unknown = sorted((salvaged.contents["entries"] or {}).keys() - self.pods.keys())
-        if self.pods and unknown:
-            summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
+        unknown_uids = sorted((salvaged.contents["entries"] or {}).keys() - self.pods.keys())
+        if self.pods and unknown_uids:
+            summary = (
+                f"held by {', '.join(unknown_uids)}, not among the given pods: the kubelet releases it once it runs"
+            )
             findings.append(note(Area.STATE, summary, HELD_BY_UNKNOWN_POD, where=name))
         if not self.kubelet_error and not repair:
             contents = f"{self.resource} held by {pluralize(len(self.holders), 'pod')}"
@@ -236,8 +238,8 @@ def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -
     salvaged = salvage(format_, text, gates=gates)
     file = _CheckedFile(format_, "CPUs", text, config.cpu_policy, start, pods, salvaged)
     if provider:
-        state, dropped = repair_cpus(salvaged.contents, provider, gates=gates, pods=pods)
-        file.set_repair(dropped, state_files.dump_cpu_state(state, gates=gates))
+        state, dropped_entries = repair_cpus(salvaged.contents, provider, gates=gates, pods=pods)
+        file.set_repair(dropped_entries, state_files.dump_cpu_state(state, gates=gates))
         if provider.policy is CpuPolicy.STATIC and salvaged.contents["policyName"] == CpuPolicy.STATIC:
             file.differences = tuple(_cpu_differences(salvaged.contents, provider, gates=gates))
     return file.to_check()
@@ -249,28 +251,28 @@ def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames)
     def start(text: bytes) -> None:
         state = state_files.parse_memory_state(text, configured_policy=policy, gates=gates, path=path)
         if idle is not None and policy == MemoryPolicy.STATIC:
-            stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
-            stored.restored(idle, pod_level=config.pod_level)
+            ledger = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
+            ledger.restored(idle, pod_level=config.pod_level)
 
     format_ = state_files.MEMORY_FORMAT
     salvaged = salvage(format_, text, gates=gates)
     file = _CheckedFile(format_, "memory", text, policy, start, pods, salvaged)
     if idle is not None and policy is not None:
-        state, dropped = repair_memory(salvaged.contents, idle, policy=policy, gates=gates, pods=pods)
-        file.set_repair(dropped, state_files.dump_memory_state(state, gates=gates))
+        state, dropped_entries = repair_memory(salvaged.contents, idle, policy=policy, gates=gates, pods=pods)
+        file.set_repair(dropped_entries, state_files.dump_memory_state(state, gates=gates))
         if file.kubelet_error and policy == MemoryPolicy.STATIC == salvaged.contents["policyName"]:
-            file.differences = tuple(_memory_differences(salvaged.contents, state, dropped=bool(dropped)))
+            file.differences = tuple(_memory_differences(salvaged.contents, state, dropped=bool(dropped_entries)))
     return file.to_check()
 
 
 def _cpu_differences(contents: Contents, provider: CpuProvider, *, gates: FeatureGates) -> Iterator[str]:
     """Yield problems of the shared pool; ``repair_cpus`` checks the exclusive CPUs."""
     try:
-        shared = bits.parse(contents["defaultCpuSet"])
+        shared_cpus = bits.parse(contents["defaultCpuSet"])
     except ParseError as error:
         yield f"the list of shared CPUs {quote(contents['defaultCpuSet'])} is invalid ({error})"
         return
-    if not shared and not contents["entries"]:
+    if not shared_cpus and not contents["entries"]:
         return
     exclusive = bits.union((contents["podEntries"] or {}).values()) if gates.on(PODS_GATE) else 0
     for containers in (contents["entries"] or {}).values():
@@ -278,21 +280,21 @@ def _cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Featur
             with suppress(ParseError):
                 exclusive |= bits.parse(text)
     strict = provider.options.strict_cpu_reservation
-    if gone := shared & ~provider.view.all_cpus:
-        yield f"{format_cpus(gone)} in the shared pool, but not on this machine, or offline"
-    if strict and (clash := shared & provider.reserved):
+    if gone_cpus := shared_cpus & ~provider.view.all_cpus:
+        yield f"{format_cpus(gone_cpus)} in the shared pool, but not on this machine, or offline"
+    if strict and (clash := shared_cpus & provider.reserved):
         yield (
             f"{format_cpus(clash)} reserved, but in the shared pool: strict-cpu-reservation was off, or other CPUs "
             "were reserved, when the file was written"
         )
-    if not strict and (missing := provider.reserved & ~shared & ~exclusive):
+    if not strict and (missing := provider.reserved & ~shared_cpus & ~exclusive):
         yield (
             f"{format_cpus(missing)} reserved, but not in the shared pool: other CPUs were reserved when the file "
             "was written, or strict-cpu-reservation was on"
         )
-    if both := shared & exclusive:
+    if both := shared_cpus & exclusive:
         yield f"{format_cpus(both)} in the shared pool and exclusive to a container"
-    if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared | exclusive):
+    if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared_cpus | exclusive):
         yield f"{format_cpus(unassigned)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
 
 
@@ -303,8 +305,8 @@ def _memory_differences(contents: Contents, repaired: MemoryState, *, dropped: b
     if not stored:
         yield "memory is allocated, but the file has no machine state"
         return
-    if gone := sorted(stored.keys() - now.keys()):
-        yield f"NUMA nodes {', '.join(map(str, gone))} no longer exist"
+    if gone_nodes := sorted(stored.keys() - now.keys()):
+        yield f"NUMA nodes {', '.join(map(str, gone_nodes))} no longer exist"
     if new := sorted(now.keys() - stored.keys()):
         yield f"NUMA nodes {', '.join(map(str, new))} are new"
     differences = [
@@ -313,7 +315,7 @@ def _memory_differences(contents: Contents, repaired: MemoryState, *, dropped: b
         for difference in _table_differences((stored[id_] or {}).get("memoryMap") or {}, now[id_].tables)
     ]
     yield from differences
-    if not (differences or gone or new or dropped):
+    if not (differences or gone_nodes or new or dropped):
         yield "the allocations do not match the free memory in the file"
 
 
@@ -337,7 +339,7 @@ def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
 def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
     """Check the device manager's file; a kubelet that cannot read it starts without it."""
     findings: list[Finding] = []
-    done: list[str] = []
+    actions: list[str] = []
     salvaged = False
     try:
         state = state_files.parse_device_state(text, path=path)
@@ -348,17 +350,17 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
         advice = f"a repair restores it from {SalvageSource.REST}"
         findings.append(warning(Area.STATE, summary, STATE_FILE_REJECTED, advice=advice, where=DEVICE_PATH))
-        done.append(f"restored from {SalvageSource.REST}")
-        done += [f"dropped: {unread} unreadable entries"] if unread else []
-    state, dropped = repair_devices(state, pods=pods)
+        actions.append(f"restored from {SalvageSource.REST}")
+        actions += [f"dropped: {unread} unreadable entries"] if unread else []
+    state, dropped_entries = repair_devices(state, pods=pods)
     if uids := sorted({entry.uid for entry in state.entries}):
-        done.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in uids)}")
-    for entry in dropped:
+        actions.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in uids)}")
+    for entry in dropped_entries:
         summary = f"{entry.holder(pods)} holds {entry.held}: {entry.reason}"
         findings.append(
             warning(Area.STATE, summary, ALLOCATION_NOT_RESTORED, advice="a repair drops it", where=DEVICE_PATH)
         )
-        done.append(f"dropped: {entry.holder(pods)}, {entry.held}")
+        actions.append(f"dropped: {entry.holder(pods)}, {entry.held}")
     findings += _missing_devices(state, config, pods)
     if not findings:
         findings.append(ok(Area.STATE, f"devices held by {pluralize(len(uids), 'pod')}", where=DEVICE_PATH))
@@ -368,7 +370,7 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         findings.append(note(Area.STATE, summary, LATE_DEVICE_PLUGIN, advice=advice, where=DEVICE_PATH))
     repaired = state_files.dump_device_state(state)
     broken = any(finding.severity is Severity.WARNING for finding in findings)
-    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, repaired, tuple(done)),) if broken else ())
+    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, repaired, tuple(actions)),) if broken else ())
 
 
 def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
@@ -382,10 +384,10 @@ def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) 
                 f"{', '.join(missing)}, which was not among the healthy devices"
             )
             yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
-    declared = Counter(device.resource for device in config.devices)
+    declared_counts = Counter(device.resource for device in config.devices)
     for resource, ids in sorted(devices.items()):
-        if 0 < declared[resource] < len(ids):
-            summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"
+        if 0 < declared_counts[resource] < len(ids):
+            summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared_counts[resource]}"
             yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
 
 
@@ -431,17 +433,17 @@ def repair_cpus(
     """Return the CPU manager's state as *provider* accepts it."""
     stored, names = _containers_by_pod(contents), pods or {}
     if provider.policy is CpuPolicy.NONE:
-        dropped = [
+        dropped_entries = [
             DroppedEntry(uid, name, f"CPUs {text}", "policy none has no exclusive CPUs")
             for uid, containers in stored.items()
             for name, text in containers.items()
         ]
-        return CpuState(policy=CpuPolicy.NONE), dropped
+        return CpuState(policy=CpuPolicy.NONE), dropped_entries
     owners: dict[str, CpuSet] = {}
 
     def try_hold(uid: str, cpus: CpuSet) -> _Conflict | None:
-        if gone := cpus & ~provider.view.all_cpus:
-            return f"the machine has no {format_cpus(gone)}", True
+        if gone_cpus := cpus & ~provider.view.all_cpus:
+            return f"the machine has no {format_cpus(gone_cpus)}", True
         if reserved := cpus & provider.reserved:
             return f"{format_cpus(reserved)} must stay reserved", True
         for other, other_cpus in owners.items():
@@ -495,8 +497,10 @@ def _baselines(
     baselines: dict[str, dict[str, CpuSet]] = {}
     for uid, containers in holdings.items():
         for name, cpus in containers.items():
-            stored = (recorded.get(uid) or {}).get(name, 0)
-            baselines.setdefault(uid, {})[name] = cpus if not stored or stored & ~possible_cpus else stored
+            recorded_cpus = (recorded.get(uid) or {}).get(name, 0)
+            baselines.setdefault(uid, {})[name] = (
+                cpus if not recorded_cpus or recorded_cpus & ~possible_cpus else recorded_cpus
+            )
     return baselines
 
 
@@ -511,22 +515,22 @@ def repair_memory(
     pod_entries = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
     pod_wide = {uid: _blocks((entry or {}).get("memoryBlocks")) for uid, entry in pod_entries.items()}
     if policy == MemoryPolicy.NONE:
-        dropped = [
+        dropped_entries = [
             DroppedEntry(uid, name, _format_blocks(blocks), "policy None pins no memory")
             for uid, containers in stored.items()
             for name, blocks in containers.items()
         ]
-        return MemoryState(policy=policy), dropped
+        return MemoryState(policy=policy), dropped_entries
     ledger = idle
 
     def try_hold(_uid: str, blocks: tuple[Block, ...]) -> _Conflict | None:
         nonlocal ledger
-        changed = ledger
+        new_ledger = ledger
         for block in blocks:
-            if conflict := _memory_conflict(changed, block):
+            if conflict := _memory_conflict(new_ledger, block):
                 return conflict
-            changed = changed.give("", "", blocks=(block,))
-        ledger = changed
+            new_ledger = new_ledger.give("", "", blocks=(block,))
+        ledger = new_ledger
         return None
 
     def priority(uid: str) -> tuple[bool, int]:
@@ -538,12 +542,12 @@ def repair_memory(
     for uid in sorted({**stored, **pod_wide}, key=priority):
         repair.keep(uid, stored.get(uid, {}), pod_wide.get(uid))
     pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in repair.pods}
-    charged = [*pod_entries.values()]
-    charged += [
+    charged_blocks = [*pod_entries.values()]
+    charged_blocks += [
         blocks for uid, allocations in repair.held.items() if uid not in repair.pods for blocks in allocations.values()
     ]
     ledger_of_pods = idle
-    for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
+    for block in sorted(chain.from_iterable(charged_blocks), key=lambda block: -block.nodes.bit_count()):
         ledger_of_pods = ledger_of_pods.give("", "", blocks=(block,))  # groups first, as the kubelet checks it
     state = MemoryState(policy=policy, machine_state=ledger_of_pods.nodes, entries=repair.held, pod_entries=pod_entries)
     return state, repair.dropped
@@ -560,8 +564,8 @@ def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
 
 def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
     nodes = list(bits.members(block.nodes))
-    if gone := [str(node) for node in nodes if node not in ledger.nodes]:
-        return f"the machine has no NUMA node {', '.join(gone)}", True
+    if gone_nodes := [str(node) for node in nodes if node not in ledger.nodes]:
+        return f"the machine has no NUMA node {', '.join(gone_nodes)}", True
     if not nodes:
         return "it is on no NUMA node", True
     if not any(block.type in ledger.nodes[node].tables for node in nodes):
@@ -590,7 +594,7 @@ def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> tuple
     names = pods or {}
     owners: dict[tuple[str, str], str] = {}
     valid: list[DeviceEntry] = []
-    dropped = []
+    dropped_entries = []
     for entry in sorted(state.entries, key=lambda entry: entry.uid not in names):
         ids = sorted(entry.nodes)
         others = {owners.get((entry.resource, id_), entry.uid) for id_ in ids} - {entry.uid}
@@ -603,7 +607,7 @@ def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> tuple
             owners |= {(entry.resource, id_): entry.uid for id_ in ids}
             continue
         devices = f"{entry.resource} {', '.join(ids)}"
-        dropped.append(DroppedEntry(entry.uid, entry.container, devices, reason, blocks_start=False))
+        dropped_entries.append(DroppedEntry(entry.uid, entry.container, devices, reason, blocks_start=False))
     identities = {id(entry) for entry in valid}
     entries = tuple(entry for entry in state.entries if id(entry) in identities)
-    return DeviceState(entries=entries, registered=state.registered), dropped
+    return DeviceState(entries=entries, registered=state.registered), dropped_entries

@@ -198,18 +198,18 @@ class RecentDocuments:
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
-        self._kept: dict[int, tuple[Decision, DecisionDocument]] = {}  #: by ``id`` of the decision, oldest first
+        self._entries: dict[int, tuple[Decision, DecisionDocument]] = {}  #: by ``id`` of the decision, oldest first
 
     def document(self, decision: Decision) -> DecisionDocument:
         """Return the document of *decision*; at worst, two threads build it twice."""
-        entry = self._kept.get(id(decision))
+        entry = self._entries.get(id(decision))
         if entry is not None and entry[0] is decision:
             return entry[1]
         document = decision_document(decision)
-        if len(self._kept) >= self._size:
+        if len(self._entries) >= self._size:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread removes it, too
-                del self._kept[next(iter(self._kept))]
-        self._kept[id(decision)] = decision, document
+                del self._entries[next(iter(self._entries))]
+        self._entries[id(decision)] = decision, document
         return document
 
 

@@ -181,8 +181,8 @@ def check_holders(ledger: Ledger) -> None:
     """Raise ``StateError`` if a pod that is not in the ledger holds something: it would not be stored."""
     cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
     for holders in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
-        if unknown := holders.keys() - ledger.pods.keys():
-            raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")
+        if unknown_uids := holders.keys() - ledger.pods.keys():
+            raise StateError(f"pods {', '.join(sorted(unknown_uids))} hold resources but are not in the ledger")
 
 
 def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> ResidueDocument:
@@ -230,7 +230,7 @@ class PodEntry(NamedTuple):
     claims: Mapping[str, Mapping[str, tuple[DeviceId, ...]]] = _NOTHING  #: container → namespace/name → devices
 
     def owner(self, container: str | None = None) -> str:
-        """Return the name of the pod, or of one of its containers, for messages."""
+        """Return the name of the pod, or the name of one of its containers, for messages."""
         pod = self.admitted.pod
         name = f"{pod.namespace}/{pod.name}"
         return name if container is None else f"{name} (container {container})"
@@ -288,11 +288,11 @@ def _restore(
     memory = _restore_memory(entries, residue.memory, idle.memory, conflicts)
     devices = _restore_devices(entries, residue.devices, idle.devices, conflicts)
     others = dict(idle.others)
-    for name, stored in residue.providers.items():
+    for name, document in residue.providers.items():
         if name not in providers or name not in others:
             conflicts.append(("", f"the ledger of {name} is stored, but this host has no such provider"))
         else:
-            others[name] = providers[name].from_json(stored)
+            others[name] = providers[name].from_json(document)
     if conflicts:
         causes = dict.fromkeys(uid for uid, _ in conflicts if uid)
         raise RestoreError([problem for _, problem in conflicts], uids=tuple(causes))
@@ -313,10 +313,10 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
         for id_, listed in ids.items()
     ]
     entry = make_entry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), cpus, memory, devices)
-    if unknown := {*cpus.containers, *(memory.containers or ()), *devices} - {
+    if unknown_containers := {*cpus.containers, *(memory.containers or ()), *devices} - {
         container.name for container in pod.all_containers
     }:
-        raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown))}")
+        raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown_containers))}")
     return entry._replace(device_nodes={device: node_set for device, node_set in nodes if node_set is not None})
 
 
@@ -327,12 +327,10 @@ def make_entry(
     devices: Mapping[str, Mapping[str, Iterable[str]]],
 ) -> PodEntry:
     """Return the entry of a pod; ``ParseError`` if it contradicts itself."""
-    containers = {name: bits.parse(listed) for name, listed in cpus.containers.items()}
-    blocks = (
-        None if memory.containers is None else {name: _blocks(listed) for name, listed in memory.containers.items()}
-    )
+    containers = {name: bits.parse(text) for name, text in cpus.containers.items()}
+    blocks = None if memory.containers is None else {name: _blocks(group) for name, group in memory.containers.items()}
     pod_blocks = None if memory.pod is None else _blocks(memory.pod)
-    charged = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
+    charged_blocks = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
     entry = PodEntry(
         admitted.pod.uid,
         admitted,
@@ -341,7 +339,7 @@ def make_entry(
         owned=bits.union((*containers.values(), bits.parse(cpus.pod or ""))),
         memory=blocks,
         pod_memory=pod_blocks,
-        charged=charged[0] if len(charged) == 1 else tuple(chain.from_iterable(charged)),
+        charged=charged_blocks[0] if len(charged_blocks) == 1 else tuple(chain.from_iterable(charged_blocks)),
         devices={
             container: {
                 resource: tuple(sorted(set(ids), key=natural_sort_key)) for resource, ids in resources.items() if ids
@@ -360,22 +358,22 @@ def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLed
     pod_cpus = reduce(or_, [entry.owned for entry in entries], 0)
     if pod_cpus & ~(everything & idle.shared & ~idle.reserved) or are_held_twice(entries):
         conflicts += _cpu_conflicts(entries, idle, everything)
-    lost = bits.parse(residue.lost) & everything
+    lost_cpus = bits.parse(residue.lost) & everything
     reusable = residue.reusable
     return replace(
         idle,
-        shared=idle.shared & ~pod_cpus & ~lost,
+        shared=idle.shared & ~pod_cpus & ~lost_cpus,
         held={entry.uid: entry.cpus for entry in entries if entry.cpus},
         pod_held={entry.uid: entry.pod_cpus for entry in entries if entry.pod_cpus is not None},
         reusable=None if reusable is None else (reusable.pod, bits.parse(reusable.cpus) & everything),
-        lost=lost,
+        lost=lost_cpus,
     )
 
 
 def are_held_twice(entries: Collection[PodEntry]) -> bool:
     """Return whether two pods hold the same CPUs."""
-    owned = [entry.owned for entry in entries]
-    return sum(map(int.bit_count, owned)) > reduce(or_, owned, 0).bit_count()
+    owned_sets = [entry.owned for entry in entries]
+    return sum(map(int.bit_count, owned_sets)) > reduce(or_, owned_sets, 0).bit_count()
 
 
 def _cpu_conflicts(entries: Iterable[PodEntry], idle: CpuLedger, everything: CpuSet) -> Iterator[tuple[str, str]]:
@@ -396,10 +394,10 @@ def _cpu_problems(
     cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[PodEntry]
 ) -> Iterator[str]:
     """Yield why *owner* cannot hold *cpus*; *others* are the pods before it."""
-    gone, reserved = cpus & ~everything, cpus & idle.reserved
-    not_exclusive = cpus & ~gone & ~reserved & ~idle.shared
+    gone_cpus, reserved = cpus & ~everything, cpus & idle.reserved
+    not_exclusive = cpus & ~gone_cpus & ~reserved & ~idle.shared
     for affected, singular, plural, rest in (
-        (gone, "no longer exists", "no longer exist", "on this machine"),
+        (gone_cpus, "no longer exists", "no longer exist", "on this machine"),
         (reserved, "is", "are", "now reserved for the system"),
         (not_exclusive, "cannot", "cannot", "be kept: this host does not allocate exclusive CPUs now"),
         *((cpus & other.owned, "is", "are", f"also held by {other.owner()}") for other in others),
@@ -463,10 +461,10 @@ def _block_problems(charge: OwnedBlock, idle: MemoryLedger) -> Iterator[str]:
     if not idle.nodes:
         yield f"{subject} cannot be kept: this host does not allocate memory now"
         return
-    gone = block.nodes & ~bits.of(idle.nodes)
-    if gone:
-        node, exist = ("nodes", "exist") if gone & gone - 1 else ("node", "exists")
-        yield f"{subject} is on NUMA {node} {_shortened(gone)}, which no longer {exist} on this machine"
+    gone_nodes = block.nodes & ~bits.of(idle.nodes)
+    if gone_nodes:
+        node, exist = ("nodes", "exist") if gone_nodes & gone_nodes - 1 else ("node", "exists")
+        yield f"{subject} is on NUMA {node} {_shortened(gone_nodes)}, which no longer {exist} on this machine"
     elif block.size and not any(block.type in idle.nodes[node].tables for node in bits.members(block.nodes)):
         yield f"{subject} is on NUMA node {bits.show(block.nodes)}, which no longer has any"
 
@@ -494,8 +492,10 @@ def _charged_nodes(
                     f"but node {node} can belong to one group only"
                 )
             tables = idle.nodes[node].tables
-            changed = {type_: tables[type_].take(size) for type_, size in reserved_here.items() if type_ in tables}
-            nodes[node] = NodeMemory(group, blocks.total(), {**tables, **changed})
+            charged_tables = {
+                type_: tables[type_].take(size) for type_, size in reserved_here.items() if type_ in tables
+            }
+            nodes[node] = NodeMemory(group, blocks.total(), {**tables, **charged_tables})
     return nodes
 
 
@@ -506,8 +506,8 @@ def _shortages(
     for type_, size in sizes.items():
         available = idle.allocatable_on(group, type_)
         over = size - available
-        charged = [block for entry in entries for block in entry.owned_blocks()] if over > 0 else []
-        for uid, owner, block in reversed(charged):
+        charged_blocks = [block for entry in entries for block in entry.owned_blocks()] if over > 0 else []
+        for uid, owner, block in reversed(charged_blocks):
             if over > 0 and (block.nodes, block.type) == (group, type_) and block.size:
                 over -= block.size
                 area = f"{type_} on NUMA node{'s' if group & group - 1 else ''} {bits.show(group)}"

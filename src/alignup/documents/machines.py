@@ -167,9 +167,11 @@ def machine_to_document(machine: Machine, *, pairs: bool = False) -> dict[str, A
     """
     locality = machine.locality if pairs else None
     report = None
-    if (reported := machine.report) is not None:
-        nodes = None if reported.nodes is None else list(map(_node_document, reported.nodes))
-        report = build(CadvisorReportDocument, reported, cpus=list(_cpu_groups(reported.cpus)), nodes=nodes)
+    if (cadvisor_report := machine.report) is not None:
+        nodes = None if cadvisor_report.nodes is None else list(map(_node_document, cadvisor_report.nodes))
+        report = build(
+            CadvisorReportDocument, cadvisor_report, cpus=list(_cpu_groups(cadvisor_report.cpus)), nodes=nodes
+        )
     return to_builtins(
         build(
             MachineDocument,
@@ -225,10 +227,12 @@ def _machine(document: MachineDocument) -> Machine:
             message = f"NUMA node {node.id} has its own distances: expected all of them under 'distances'"
             raise FieldError(message, field=f"nodes[{index}].distances")
     report = None
-    if (reported := document.report) is not None:
-        nodes = None if reported.nodes is None else tuple(map(_cadvisor_node, count(), reported.nodes))
-        report = build(CadvisorReport, reported, cpus=_cpus(reported.cpus, field="report.cpus"), nodes=nodes)
-    pci, repeated = split_repeated_pci(map(_pci_device, count(), document.pci))
+    if (cadvisor_report := document.report) is not None:
+        nodes = None if cadvisor_report.nodes is None else tuple(map(_cadvisor_node, count(), cadvisor_report.nodes))
+        report = build(
+            CadvisorReport, cadvisor_report, cpus=_cpus(cadvisor_report.cpus, field="report.cpus"), nodes=nodes
+        )
+    pci, pci_gaps = split_repeated_pci(map(_pci_device, count(), document.pci))
     numa_nodes = [
         NumaNode(
             node.id,
@@ -255,7 +259,7 @@ def _machine(document: MachineDocument) -> Machine:
         hugepages=_pages(document.hugepages, field="hugepages"),
         offline=_parse_list(document.offline, field="offline") or 0,
         report=report,
-        gaps=(*document.gaps, *repeated),
+        gaps=(*document.gaps, *pci_gaps),
         model=document.model,
         caches=tuple((name, size) for name, size in document.caches.items() if size > 0),
         links=tuple(DeviceLink(link.kind, tuple(link.devices), link.count) for link in document.links),
@@ -357,11 +361,11 @@ def _pairs(locality: Locality) -> list[PairDocument]:
     return [PairDocument(pair, level, None if link is None else str(link)) for pair, level, link in computed]
 
 
-def _parse_list(listed: _List | None, *, field: str, below: int = MAX_CPU_ID) -> int | None:
+def _parse_list(value: _List | None, *, field: str, below: int = MAX_CPU_ID) -> int | None:
     try:
-        return None if listed is None else bits.parse(str(listed), below=below)
+        return None if value is None else bits.parse(str(value), below=below)
     except ParseError as error:
-        raise FieldError(f"{str(listed)[:60]!r} is not a list such as 0-3,8: {error}", field=field) from error
+        raise FieldError(f"{str(value)[:60]!r} is not a list such as 0-3,8: {error}", field=field) from error
 
 
 def _bytes(amount: int | str | None, *, field: str) -> int | None:

@@ -42,7 +42,7 @@ class PlannedPod(Document, frozen=True, kw_only=True):
 
 
 class PlannedStep(Document, frozen=True, omit_defaults=True, kw_only=True):
-    """One step: a pod is evicted from a node, or admitted by it."""
+    """One step: a pod is evicted from a node, or admitted by a node."""
 
     action: StepAction
     pod: PlannedPod  #: with ``replacement``: the evicted pod

@@ -186,8 +186,8 @@ class ValueWriter:
         return {"$": "tuple", "#": number, "=": parts}
 
     def _write_members(self, members: Collection[Any]) -> list[Any]:
-        written = [self.write(member) for member in members]
-        return sorted(written, key=encode) if self._alone and isinstance(members, set | frozenset) else written
+        values = [self.write(member) for member in members]
+        return sorted(values, key=encode) if self._alone and isinstance(members, set | frozenset) else values
 
     def _write_mapping(self, mapping: Mapping[Any, Any]) -> dict[str, Any]:
         if all(type(key) is str and key[:1] not in {"$", "#"} for key in mapping) and type(mapping) is dict:
@@ -242,10 +242,10 @@ class ValueReader:
     """Reads the values of one file."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Any] = {}
+        self._numbered: dict[int, Any] = {}
 
     def read(self, value: Any) -> Any:  # noqa: ANN401 - everything that is written
-        """Return a value; ``ParseError`` if it is not one that can be written."""
+        """Return a value; ``ParseError`` for a value that cannot be written."""
         try:
             return self._read(value)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
@@ -259,12 +259,14 @@ class ValueReader:
         if not isinstance(value, dict):
             return value
         if "$" not in value:
-            return self._known[value["#"]] if "#" in value else {key: self._read(part) for key, part in value.items()}
+            return (
+                self._numbered[value["#"]] if "#" in value else {key: self._read(part) for key, part in value.items()}
+            )
         tag, number = value.pop("$"), value.pop("#", None)
-        read = self._make(tag, value)
+        instance = self._make(tag, value)
         if number is not None:
-            self._known[number] = read
-        return read
+            self._numbered[number] = instance
+        return instance
 
     def _make(self, tag: str, value: dict[str, Any]) -> Any:  # noqa: ANN401
         if tag in _COLLECTIONS:

@@ -73,12 +73,12 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
             member = tarfile.TarInfo(KUBELET_VERSION)
             member.size = len(content := kubelet_version.encode())
             archive.addfile(member, io.BytesIO(content))
-    written = file.with_name(f".{file.name}.part")
+    part_file = file.with_name(f".{file.name}.part")
     try:
-        written.write_bytes(packed.getvalue())
-        written.replace(file)
+        part_file.write_bytes(packed.getvalue())
+        part_file.replace(file)
     finally:
-        written.unlink(missing_ok=True)
+        part_file.unlink(missing_ok=True)
 
 
 def read_archive(file: Path) -> ArchiveFiles:
@@ -100,7 +100,7 @@ def read_members(file: Path, *, limit: Callable[[str], int]) -> tuple[dict[str, 
 
     *limit* says how many bytes of a path are wanted; of a longer file, there is one byte more than that.
     """
-    with open_input(file) as stored, _decompressed(stored, name=str(file)) as source:
+    with open_input(file) as stream, _decompressed(stream, name=str(file)) as source:
         reader = _ArchiveReader(file, source, limit)
         try:
             reader.read_members()
@@ -126,7 +126,7 @@ class _ArchiveReader(io.RawIOBase):
         self._limit = limit
         self._left = MAX_ARCHIVE_BYTES
         self._header = 0  #: bytes read since the last member or part of its content
-        self._kept = 0  #: bytes of names and contents
+        self._kept_bytes = 0  #: bytes of names and contents
 
     def read(self, size: int = -1) -> bytes:
         count = self._left + 1 if size < 0 else min(size, self._left + 1)
@@ -190,8 +190,8 @@ class _ArchiveReader(io.RawIOBase):
         return bytes(content)
 
     def _keep(self, size: int) -> None:
-        self._kept += size
-        if self._kept > MAX_ARCHIVE_CONTENT_BYTES:
+        self._kept_bytes += size
+        if self._kept_bytes > MAX_ARCHIVE_CONTENT_BYTES:
             raise self._rejected(f"its names and contents have more than {MAX_ARCHIVE_CONTENT_BYTES} bytes")
 
     def _rejected(self, reason: str) -> SourceError:
@@ -202,33 +202,33 @@ _Content = io.BufferedIOBase | IO[bytes]
 
 
 @contextmanager
-def _decompressed(stored: BinaryIO, *, name: str) -> Iterator[_Content]:
-    """Yield the content of *stored*, which is compressed as its first bytes say, or not at all.
+def _decompressed(stream: BinaryIO, *, name: str) -> Iterator[_Content]:
+    """Yield the content of *stream*, which is compressed as its first bytes say, or not at all.
 
     Memory is limited, and the caller stops reading when it has enough.
     """
-    head = stored.read(6)
-    stored.seek(0)
+    head = stream.read(6)
+    stream.seek(0)
     if head.startswith(GZIP):
-        with gzip.GzipFile(fileobj=stored, mode="rb") as content:
+        with gzip.GzipFile(fileobj=stream, mode="rb") as content:
             yield content
     elif head.startswith(BZIP2):
-        with bz2.BZ2File(stored) as content:
+        with bz2.BZ2File(stream) as content:
             yield content
     elif head.startswith(XZ):
-        yield _XzReader(stored)
+        yield _XzReader(stream)
     elif head.startswith(ZSTD):
-        with _open_zstd(stored, name) as content:
+        with _open_zstd(stream, name) as content:
             yield content
     else:
-        yield stored
+        yield stream
 
 
 class _XzReader(io.BufferedIOBase):
     """``lzma.LZMAFile`` has no limit of memory."""
 
-    def __init__(self, stored: BinaryIO) -> None:
-        self._stored = stored
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
         self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
 
     def readable(self) -> bool:
@@ -237,20 +237,20 @@ class _XzReader(io.BufferedIOBase):
     def read(self, size: int | None = -1) -> bytes:
         count = -1 if size is None else size
         while not self._decompressor.eof:
-            stored = self._stored.read(2 * _CHUNK) if self._decompressor.needs_input else b""
-            if not stored and self._decompressor.needs_input:
+            chunk = self._stream.read(2 * _CHUNK) if self._decompressor.needs_input else b""
+            if not chunk and self._decompressor.needs_input:
                 raise EOFError("the xz data ends too early")
-            if content := self._decompressor.decompress(stored, count):
+            if content := self._decompressor.decompress(chunk, count):
                 return content
         return b""
 
 
 @contextmanager
-def _open_zstd(stored: BinaryIO, name: str) -> Iterator[_Content]:
+def _open_zstd(stream: BinaryIO, name: str) -> Iterator[_Content]:
     if sys.version_info >= (3, 14):
         zstd = import_module("compression.zstd")
         try:
-            with zstd.ZstdFile(stored) as content:
+            with zstd.ZstdFile(stream) as content:
                 yield content
         except zstd.ZstdError as error:
             raise SourceError(f"{name} is not an archive: {error}") from error
@@ -260,9 +260,9 @@ def _open_zstd(stored: BinaryIO, name: str) -> Iterator[_Content]:
         advice = "install the program zstd, use Python 3.14, or decompress it first"
         raise SourceError(f"{name} cannot be read: it is compressed with zstd: {advice}")
     command = [program, "--decompress", "--stdout", "--quiet"]  # it limits its memory to 128 MiB
-    os.lseek(stored.fileno(), 0, os.SEEK_SET)  # the program does not see what is in our buffer
+    os.lseek(stream.fileno(), 0, os.SEEK_SET)  # the program does not see what is in our buffer
     with subprocess.Popen(  # noqa: S603
-        command, stdin=stored, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, stdin=stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         if process.stdout is None or process.stderr is None:
             raise SourceError(f"{name} cannot be read: the program zstd has no output")
@@ -294,11 +294,11 @@ def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
 
 
 def _recorded_content(files: FileReader, path: str) -> bytes | None:
-    read = files.read(path)
+    text = files.read(path)
     lines = {"cpuinfo": _CPUINFO, "meminfo": _MEMINFO}.get(path.rpartition("/")[2])
-    if read is not None and lines:
-        read = "".join(line for line in read.splitlines(keepends=True) if lines.match(line))
-    return None if read is None else read.encode("latin-1")
+    if text is not None and lines:
+        text = "".join(line for line in text.splitlines(keepends=True) if lines.match(line))
+    return None if text is None else text.encode("latin-1")
 
 
 def _recorded_paths(files: FileReader) -> Iterator[str]:
@@ -338,7 +338,8 @@ def _pci_members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
         tree = source[root.start() :] if (root := PCI_ROOT.search(source)) else None
         if tree:
             member = tarfile.TarInfo(link)
-            member.type, member.linkname = tarfile.SYMTYPE, f"../../../devices{tree}"
+            member.type = tarfile.SYMTYPE
+            member.linkname = f"../../../devices{tree}"
             yield member, b""
         for name in _PCI:
             if (content := files.read(f"{source}/{name}")) is not None:

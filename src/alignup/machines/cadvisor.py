@@ -121,8 +121,8 @@ def from_machine_info(document: object, *, name: str) -> Machine:
     nodes = [node for node in report.nodes or () if node.id >= 0]
     if len(nodes) < len(topology):
         gaps.append("a socket without a number was reported as a NUMA node; it is not counted as a node")
-    shared = {node.node_id: [cache.id for cache in node.caches or () if cache.level == 3] for node in topology}
-    caches = {node: ids[0] for node, ids in shared.items() if len(ids) == 1}
+    caches_by_node = {node.node_id: [cache.id for cache in node.caches or () if cache.level == 3] for node in topology}
+    caches = {node: ids[0] for node, ids in caches_by_node.items() if len(ids) == 1}
     cpus = tuple(
         Cpu(
             id=cpu.id,
@@ -192,13 +192,13 @@ def _distances(nodes: list[CadvisorNode]) -> tuple[Distances | None, str]:
 def infer_report(machine: Machine) -> CadvisorReport:
     """Return what cAdvisor reports for *machine* if its kernel describes it completely."""
     sharing = Counter(cpu.cache for cpu in machine.cpus)
-    reported = [cpu for cpu in machine.cpus if cpu.node is not None]
-    cores = Counter((cpu.node, cpu.core) for cpu in reported)
+    reported_cpus = [cpu for cpu in machine.cpus if cpu.node is not None]
+    cores = Counter((cpu.node, cpu.core) for cpu in reported_cpus)
     per_node = Counter(node for node, _ in cores)
     # A cache that all threads of the node share is the node's; cAdvisor assumes that all its cores are equal.
     cpus = (
         replace(cpu, cache=None) if sharing[cpu.cache] == per_node[cpu.node] * cores[cpu.node, cpu.core] else cpu
-        for cpu in reported
+        for cpu in reported_cpus
     )
     far = machine.distances
     nodes = (
@@ -212,7 +212,7 @@ def infer_report(machine: Machine) -> CadvisorReport:
     )
     return CadvisorReport(
         cpus=tuple(cpus),
-        num_cpus=len(reported),
+        num_cpus=len(reported_cpus),
         num_sockets=len({cpu.socket for cpu in machine.cpus}),
         nodes=tuple(nodes),
     )
@@ -231,8 +231,8 @@ def read_machine_info(files: FileReader) -> MachineInfo:
 
 def count_sockets(files: FileReader) -> int:
     """Return the number of sockets in ``/proc/cpuinfo``, else those of the CPUs; a CPU without one is on socket 0."""
-    if reported := set(_SOCKET.findall(files.read("proc/cpuinfo") or "")):
-        return len(reported)
+    if socket_ids := set(_SOCKET.findall(files.read("proc/cpuinfo") or "")):
+        return len(socket_ids)
     online = _online(files)
     cpus = [cpu for cpu in files.read_numbered(CPU, "cpu") if online is None or online >> cpu & 1]
     sockets = [files.read(topology_path(cpu, "physical_package_id")) for cpu in cpus]
@@ -260,8 +260,8 @@ class _Reader:
                 distances=self._distances(f"{here}/distance"),
             )
             # If a recording lost the links, those it lists.
-            listed = self._present & (read_listed_cpus(self._files, number) or 0)
-            cpus = read_linked_cpus(self._files, number) or bits.members(listed)
+            listed_cpus = self._present & (read_listed_cpus(self._files, number) or 0)
+            cpus = read_linked_cpus(self._files, number) or bits.members(listed_cpus)
             nodes.append(self._with_cores(node, sorted(cpus, key=str)))
         return nodes, sum(len(core.thread_ids) for node in nodes for core in node.cores or ())
 
@@ -298,16 +298,16 @@ class _Reader:
             if (self._online is None or self._online >> cpu & 1) and (key := self._core_key(cpu)):
                 threads.setdefault(key, []).append(cpu)
         node.cores = [_Core(int(str(key[0])), ids, int(str(key[1]))) for key, ids in threads.items()]
-        shared: dict[int, _Cache] = {}
+        shared_caches: dict[int, _Cache] = {}
         for core in node.cores:
             caches = self._caches(core.thread_ids[0])
             if caches is None:
                 break
             high = [(cache, sharers) for cache, sharers in caches if cache.level > 2]
             all_threads = len(threads) * len(core.thread_ids)  # cAdvisor assumes that every core is like this one
-            shared |= {cache.id: cache for cache, sharers in high if sharers == all_threads}
+            shared_caches |= {cache.id: cache for cache, sharers in high if sharers == all_threads}
             core.uncore_caches = list({cache.id: cache for cache, sharers in high if sharers != all_threads}.values())
-        node.caches = list(shared.values())
+        node.caches = list(shared_caches.values())
         return node
 
     def _core_key(self, cpu: int) -> tuple[object, ...] | None:
@@ -348,30 +348,30 @@ class _Reader:
 
     def _integer(self, path: str) -> int | None:
         """Return the number in the file, ``None`` if the file is missing; raise for anything else."""
-        read = self._files.read(path)
-        if read is None:
+        text = self._files.read(path)
+        if text is None:
             if self._files.has(path):
                 raise CadvisorError(f"{path} cannot be read")
             return None
         try:
-            return bits.parse_integer(read.strip())
+            return bits.parse_integer(text.strip())
         except ParseError as error:
             raise CadvisorError(f"{path}: {str(error)[:200]}") from error
 
     def _memory(self, path: str) -> int:
-        read = self._files.read(path)
-        if read is None:
+        text = self._files.read(path)
+        if text is None:
             return 0
-        total = _MEMORY.search(read)
+        total = _MEMORY.search(text)
         if not total or len(total[1]) > 18:
             raise CadvisorError(f"{path} has no valid MemTotal")
         return int(total[1]) * 1024
 
     def _distances(self, path: str) -> list[int] | None:
-        read = self._files.read(path)
-        if read is None:
+        text = self._files.read(path)
+        if text is None:
             return None
-        values = read.strip().split(" ")
+        values = text.strip().split(" ")
         if len(values) > MAX_NODES or not all(map(_UNSIGNED.fullmatch, values)):
             raise CadvisorError(f"{path} has no valid distances")
         return list(map(int, values))

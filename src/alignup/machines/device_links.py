@@ -66,10 +66,10 @@ _SWITCH_CLASS, _CPU_CLASS = 0x068000, 0x068001  #: of the target of a link
 
 def load_links(machine: Machine, file: Path) -> Machine:
     """Return *machine* with the links, levels and paths in *file*."""
-    described = machine_source.load(file, devices_only=True)
-    if described.cpus:
+    described_machine = machine_source.load(file, devices_only=True)
+    if described_machine.cpus:
         raise SourceError(f"{file} describes a whole machine: expected NCCL's XML or the output of nvidia-smi topo -m")
-    return add_links(machine, described, name=str(file))
+    return add_links(machine, described_machine, name=str(file))
 
 
 def parse(text: str, *, name: str) -> Machine | None:
@@ -83,28 +83,28 @@ def parse(text: str, *, name: str) -> Machine | None:
     return _parse_listing(text, name) if _LISTED.search(start[:10_000]) else None
 
 
-def add_links(machine: Machine, described: Machine, *, name: str) -> Machine:
+def add_links(machine: Machine, described_machine: Machine, *, name: str) -> Machine:
     """Return *machine* with what the file *name* describes; ``SourceError`` if it describes another machine."""
-    addresses = _match_devices(machine, described, name)
-    by_address = {addresses[device.address]: device for device in described.pci if device.address in addresses}
+    addresses = _match_devices(machine, described_machine, name)
+    by_address = {addresses[device.address]: device for device in described_machine.pci if device.address in addresses}
     nodes = {node.id for node in machine.nodes}
     pci = []
     for device in machine.pci:
-        listed = by_address.get(device.address)
-        if listed is not None and not machine.locality.has_tree:
-            node = listed.node if device.node is None and listed.node in nodes else device.node
-            device = replace(device, path=listed.path or device.path, node=node)  # noqa: PLW2901 - with its path
+        described_device = by_address.get(device.address)
+        if described_device is not None and not machine.locality.has_tree:
+            node = described_device.node if device.node is None and described_device.node in nodes else device.node
+            device = replace(device, path=described_device.path or device.path, node=node)  # noqa: PLW2901 - with its path
         pci.append(device)
-    missing = len(described.pci) - len(by_address)
-    gaps = (f"{missing} of {len(described.pci)} devices in {name} are not on this machine",) if missing else ()
+    missing = len(described_machine.pci) - len(by_address)
+    gaps = (f"{missing} of {len(described_machine.pci)} devices in {name} are not on this machine",) if missing else ()
     links = [
         replace(link, devices=tuple(addresses[device] for device in link.devices if device in addresses))
-        for link in described.links
+        for link in described_machine.links
         if sum(device in addresses for device in link.devices) >= min(2, len(link.devices))
     ]
     stated = [
         StatedLevel((addresses[a], addresses[b]), level)
-        for (a, b), level in ((stated.devices, stated.level) for stated in described.stated_levels)
+        for (a, b), level in ((stated.devices, stated.level) for stated in described_machine.stated_levels)
         if a in addresses and b in addresses
     ]
     return (
@@ -121,11 +121,13 @@ def add_links(machine: Machine, described: Machine, *, name: str) -> Machine:
     )
 
 
-def _match_devices(machine: Machine, described: Machine, name: str) -> dict[str, str]:
+def _match_devices(machine: Machine, described_machine: Machine, name: str) -> dict[str, str]:
     """Return the address on *machine* of each device in the file *name*, by address, number or name."""
-    listed = {device.address: device.address for device in described.pci if device.address in machine.locality.pci}
-    if all(device.path is None for device in described.pci):
-        count = sum(device_kind(device) is DeviceKind.GPU for device in described.pci)
+    addresses = {
+        device.address: device.address for device in described_machine.pci if device.address in machine.locality.pci
+    }
+    if all(device.path is None for device in described_machine.pci):
+        count = sum(device_kind(device) is DeviceKind.GPU for device in described_machine.pci)
         nvidia = [device for device in machine.pci if device.vendor == NVIDIA and device_kind(device) is DeviceKind.GPU]
         if count != len(nvidia):
             raise SourceError(
@@ -133,14 +135,14 @@ def _match_devices(machine: Machine, described: Machine, name: str) -> dict[str,
             )
         ordered = iter(sorted((device.address for device in nvidia), key=lambda address: (len(address), address)))
         by_name = {name: device.address for device in machine.pci for name in device.names}
-        for device in described.pci:
+        for device in described_machine.pci:
             is_gpu = device_kind(device) is DeviceKind.GPU
             label = next(iter(device.names), device.address)
             if address := next(ordered) if is_gpu else by_name.get(label):
-                listed[device.address] = address
-    if not listed:
+                addresses[device.address] = address
+    if not addresses:
         raise SourceError(f"{name} has no device of this machine: is it a file of another one?")
-    return listed
+    return addresses
 
 
 # ---- NCCL and RCCL
@@ -165,7 +167,8 @@ class _NcclReader:
         self.elements: list[_Element] = []
         self.counts = {kind: LinkCounts(kind) for kind in (LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C)}
         self._name = name
-        self._depth = self._count = 0
+        self._depth = 0
+        self._count = 0
         self._node: int | None = None
         self._cpus: CpuSet | None = None
         self._open: list[_Element] = []
@@ -223,12 +226,12 @@ class _NcclReader:
 def _parse_nccl(text: str, name: str) -> Machine:
     reader = _NcclReader(name)
     read_xml(text, name=name, start=reader.start, end=reader.end)
-    listed = [element for element in reader.elements if not element.is_bridge]
-    devices = (_pci_device(element) for element in listed[: MAX_PCI_DEVICES + 1])
-    pci, repeated = split_repeated_pci(device for device in devices if (device.kind or 0) >> 8 != _BRIDGE_CLASS)
+    pci_elements = [element for element in reader.elements if not element.is_bridge]
+    devices = (_pci_device(element) for element in pci_elements[: MAX_PCI_DEVICES + 1])
+    pci, gaps = split_repeated_pci(device for device in devices if (device.kind or 0) >> 8 != _BRIDGE_CLASS)
     addresses = {device.address for device in pci}
     links = [link for counts in reader.counts.values() for link in counts.links() if addresses >= set(link.devices)]
-    return _only_devices(pci, links=links, gaps=repeated, name=name)
+    return _only_devices(pci, links=links, gaps=gaps, name=name)
 
 
 def _pci_device(element: _Element) -> PciDevice:
@@ -301,8 +304,8 @@ def _parse_listing(text: str, name: str) -> Machine:
                 path=read_path(target),
             )
         )
-    devices, repeated = split_repeated_pci(pci)
-    return _only_devices(devices, links=(), gaps=repeated, name=name)
+    devices, gaps = split_repeated_pci(pci)
+    return _only_devices(devices, links=(), gaps=gaps, name=name)
 
 
 def _cpus(text: str | None) -> CpuSet | None:
@@ -342,11 +345,11 @@ def _only_devices(
     pci: Iterable[PciDevice], *, links: Iterable[DeviceLink], name: str, gaps: tuple[str, ...] = ()
 ) -> Machine:
     """Return a machine of devices alone, which ``Machine.checked`` would reject for want of CPUs."""
-    listed = tuple(pci)
-    if not listed or len(listed) > MAX_PCI_DEVICES:
-        raise SourceError(f"{name} has {len(listed)} PCI devices: expected 1 to {MAX_PCI_DEVICES}")
-    nodes = sorted({device.node for device in listed if device.node is not None})
-    return Machine((), tuple(map(NumaNode, nodes)), pci=listed, links=tuple(links), gaps=gaps)
+    pci_devices = tuple(pci)
+    if not pci_devices or len(pci_devices) > MAX_PCI_DEVICES:
+        raise SourceError(f"{name} has {len(pci_devices)} PCI devices: expected 1 to {MAX_PCI_DEVICES}")
+    nodes = sorted({device.node for device in pci_devices if device.node is not None})
+    return Machine((), tuple(map(NumaNode, nodes)), pci=pci_devices, links=tuple(links), gaps=gaps)
 
 
 def _number(text: str, *, below: int) -> int | None:

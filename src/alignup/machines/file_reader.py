@@ -166,8 +166,8 @@ class FileReader:
 
     def text(self, path: str) -> str | None:
         """Return the file without surrounding blanks, and without the NULs that some kernels add."""
-        read = self.read(path)
-        return None if read is None else read.strip("\0 \t\r\n")
+        content = self.read(path)
+        return None if content is None else content.strip("\0 \t\r\n")
 
     def number(self, path: str) -> int | None:
         return self._parse(path, _parse_number, "a number")
@@ -234,7 +234,7 @@ class FileReader:
     def resolve(self, path: str) -> str | None:
         """Return *path* without links; ``None`` if a link is dangling, circular, very long or leaves the root."""
         remaining = path.split("/")[::-1]
-        done: list[str] = []
+        parts: list[str] = []
         links = steps = 0
         while remaining:
             name = remaining.pop()
@@ -244,22 +244,22 @@ class FileReader:
             if name in {"", "."}:
                 continue
             if name == "..":
-                if not done:
+                if not parts:
                     return None
-                done.pop()
+                parts.pop()
                 continue
-            done.append(name)
+            parts.append(name)
             try:
-                target = self._files.link("/".join(done))
+                target = self._files.link("/".join(parts))
             except (OSError, ValueError):
                 return None
             if target is not None:
                 links += 1
                 if links > _MAX_LINKS:
                     return None
-                done = [] if target.startswith("/") else done[:-1]
+                parts = [] if target.startswith("/") else parts[:-1]
                 remaining += target.split("/")[::-1]
-        return "/".join(done)
+        return "/".join(parts)
 
     def _add_unreadable(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError) and error.errno in _ABSENT:

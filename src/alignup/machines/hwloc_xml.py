@@ -212,17 +212,17 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
             cores |= dict.fromkeys(bits.members(threads), (threads & -threads).bit_length() - 1)
     gaps = ["the report of cAdvisor is inferred for an ordinary kernel"]
     packages = by_type.get("package", [])
-    if not (used := sum(bool(package.cpus & online) for package in packages)):
+    if not (online_packages := sum(bool(package.cpus & online) for package in packages)):
         gaps.append("hwloc reports no sockets")
-    elif used < len(packages):
-        gaps.append(f"of {len(packages)} sockets, {len(packages) - used} without CPUs left out")
+    elif online_packages < len(packages):
+        gaps.append(f"of {len(packages)} sockets, {len(packages) - online_packages} without CPUs left out")
     distances = _distances(reader.distances, nodes)
     if distances is None:
         gaps.append("the distances between NUMA nodes are unknown")
     without_memory = bits.of(node.index or 0 for node in nodes if "local_memory" not in node.attributes)
     if without_memory:
         gaps.append(f"hwloc reports no memory on NUMA nodes {bits.show(without_memory)}, which may mean unknown")
-    pci, repeated = split_repeated_pci(_pci_devices(by_type.get("pci", ())[: MAX_PCI_DEVICES + 1], node_by_cpu))
+    pci, pci_gaps = split_repeated_pci(_pci_devices(by_type.get("pci", ())[: MAX_PCI_DEVICES + 1], node_by_cpu))
     machine = Machine(
         cpus=tuple(
             Cpu(cpu, cores.get(cpu, cpu), sockets.get(cpu, -1), node_by_cpu.get(cpu), caches.get(cpu))
@@ -231,7 +231,7 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
         nodes=tuple(sorted(map(_node, nodes), key=lambda node: node.id)),
         distances=distances,
         pci=pci,
-        gaps=(*gaps, *repeated),
+        gaps=(*gaps, *pci_gaps),
         links=tuple(_links(reader)),
     ).checked()
     return replace(machine, report=cadvisor.infer_report(machine)).checked()

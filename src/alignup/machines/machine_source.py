@@ -105,11 +105,11 @@ def _parse_text(text: str, path: Path | None = None, *, devices_only: bool = Fal
     if start.startswith("<") or _DEVICES_ONLY.search(start[:10_000]):
         from alignup.machines import device_links  # noqa: PLC0415 - see the top of the module
 
-        if described := device_links.parse(text, name=name):
+        if described_machine := device_links.parse(text, name=name):
             if not devices_only:
                 advice = "add it to a machine with 'alignup machine show MACHINE --links FILE'"
                 raise SourceError(f"{name} describes devices, but no CPUs: {advice}")
-            return described
+            return described_machine
     if start.startswith("<"):
         from alignup.machines import hwloc_xml  # noqa: PLC0415 - see the top of the module
 
@@ -123,26 +123,26 @@ def _parse_text(text: str, path: Path | None = None, *, devices_only: bool = Fal
     try:
         return synthetic.parse(start.strip())
     except ParseError as error:
-        tried = "our YAML or JSON, cAdvisor's JSON or hwloc's XML"
+        formats = "our YAML or JSON, cAdvisor's JSON or hwloc's XML"
         raise SourceError(
             f"{name} does not describe a machine: it is not"
-            f" {'an existing file or directory, ' if path is None else ''}{tried};"
+            f" {'an existing file or directory, ' if path is None else ''}{formats};"
             f" read as a synthetic machine: {str(error)[:500]}"
         ) from error
 
 
 def add_devices(machine: Machine, texts: Iterable[str]) -> Machine:
     """Return *machine* with the devices of *texts*, which replace its devices of the same resources."""
-    declared = parse_devices(texts)
+    declared_devices = parse_devices(texts)
     node_ids = {node.id for node in machine.nodes}
-    for device in declared:
-        unknown = [node for node in bits.members(device.nodes or 0) if node not in node_ids]
-        if unknown:
+    for device in declared_devices:
+        unknown_nodes = [node for node in bits.members(device.nodes or 0) if node not in node_ids]
+        if unknown_nodes:
             available = bits.show(bits.of(node_ids))
-            raise ParseError(f"{device.resource}: this machine has no NUMA node {unknown[0]}, only {available}")
-    resources = {device.resource for device in declared}
+            raise ParseError(f"{device.resource}: this machine has no NUMA node {unknown_nodes[0]}, only {available}")
+    resources = {device.resource for device in declared_devices}
     others = (device for device in machine.devices if device.resource not in resources)
-    return machine.with_reported((*others, *declared))
+    return machine.with_reported((*others, *declared_devices))
 
 
 def parse_devices(texts: Iterable[str]) -> tuple[Device, ...]:

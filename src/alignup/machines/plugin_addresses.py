@@ -80,7 +80,7 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 
 
 def _node_address(files: FileReader, node: str, minors: Mapping[str, str]) -> str | None:
-    """Return the address of the PCI device that a device node belongs to; ``None`` if it belongs to no single one."""
+    """Return the address of the PCI device that a device node belongs to; ``None`` if there is no single one."""
     name = node.rpartition("/")[2]
     if node == f"/dev/{name}":
         return minors.get(name.removeprefix("nvidia"))

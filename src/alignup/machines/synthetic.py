@@ -171,19 +171,19 @@ def _level(item: re.Match[str]) -> _Level:
 
 
 def _attached(attributes: str, token: str) -> _Attached:
-    read = _attributes(attributes, kind="numa", token=token)
-    return _Attached(_bytes(read["memory"], token) if "memory" in read else None, read.get("indexes"))
+    values = _attributes(attributes, kind="numa", token=token)
+    return _Attached(_bytes(values["memory"], token) if "memory" in values else None, values.get("indexes"))
 
 
 def _kind(name: str, token: str) -> str:
     """Return the canonical type of *name*: caches as ``l3`` or ``l1i``, others under one name each."""
-    written = name.lower()
-    if cache := _CACHE.fullmatch(written):
+    word = name.lower()
+    if cache := _CACHE.fullmatch(word):
         return cache[1]
-    if written.startswith("gr"):
-        written = written.rstrip("0123456789")
+    if word.startswith("gr"):
+        word = word.rstrip("0123456789")
     for full, kind in _TYPES.items():
-        if len(written) > 1 and full.startswith(written):
+        if len(word) > 1 and full.startswith(word):
             return kind
     raise ParseError(f"{token!r}: {name!r} is not a type: expected pack, die, group, numa, l1 to l5, core or pu")
 
@@ -204,10 +204,10 @@ def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
 
 
 def _bytes(size: str, token: str) -> int:
-    read = _SIZE.fullmatch(size.lower())
-    if not read or read[2] not in _UNITS:
+    match = _SIZE.fullmatch(size.lower())
+    if not match or match[2] not in _UNITS:
         raise ParseError(f"{token!r}: {size!r} is not a size: expected bytes, or a number with kB, KiB, MB, … TiB")
-    return int(read[1]) * _UNITS[read[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
@@ -288,8 +288,8 @@ def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> Cadviso
     depth = tree.depth("l3")
     if depth is None or tree.width(depth) != len(set(homes)):
         return None
-    reported = tuple(replace(cpu, cache=None) for cpu in cpus)
-    return CadvisorReport(cpus=reported, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
+    reported_cpus = tuple(replace(cpu, cache=None) for cpu in cpus)
+    return CadvisorReport(cpus=reported_cpus, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
 
 
 def _numbers(tree: _Tree, total: int, indexes: str | None = None, *, below: int = MAX_CPU_ID) -> Sequence[int]:
@@ -315,9 +315,9 @@ def _loops(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
     parts = indexes.split(":")
     if len(parts) > MAX_LEVELS:
         raise ParseError(f"'indexes=…': {len(parts)} loops, expected at most {MAX_LEVELS}")
-    read = [_LOOP.fullmatch(part) for part in parts]
-    if all(read):
-        loops = [(int(loop[1]), int(loop[2])) for loop in read if loop]
+    matches = [_LOOP.fullmatch(part) for part in parts]
+    if all(matches):
+        loops = [(int(loop[1]), int(loop[2])) for loop in matches if loop]
     else:
         loops = _loops_by_type(tree, total, indexes)
     done = prod(times for _, times in loops)

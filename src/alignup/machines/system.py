@@ -67,8 +67,8 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         # They are read at different times; a large difference means that memory was added or removed.
         total = sum(node.memory or 0 for node in nodes)
         if abs(memory - total) > memory // 16:
-            shown = f"the NUMA nodes have {format_size(total)} of memory in total"
-            files.add_gap(f"{shown}, but the machine reports {format_size(memory)}")
+            total_text = f"the NUMA nodes have {format_size(total)} of memory in total"
+            files.add_gap(f"{total_text}, but the machine reports {format_size(memory)}")
     if not files.has(_HUGEPAGES):
         files.add_gap("the huge pages of the whole machine are unknown")
     return Machine(
@@ -182,20 +182,22 @@ class Gpu(NamedTuple):
 
 def add_gpus(machine: Machine, files: FileReader) -> Machine:
     """Return *machine*, the running system, with its GPUs; a gap if PCI lists GPUs whose ids are unknown."""
-    listed = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
-    if not listed:
+    nvidia_devices = [
+        device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY
+    ]
+    if not nvidia_devices:
         return machine
     gpus, reason = read_driver_gpus(files), "the driver does not list them"
     if not gpus or any("?" in gpu.uuid for gpu in gpus):  # the driver shows question marks until a GPU is first used
         gpus, reason = _read_nvml(_nvml_gpus, missing="run nvidia-smi once, or install the extra gpu (nvidia-ml-py)")
     if not gpus:
-        shown = "1 NVIDIA GPU is" if len(listed) == 1 else f"{len(listed)} NVIDIA GPUs are"
-        gap = f"{shown} on the PCI bus, but the ids are unknown: {reason}"
+        gpu_count = "1 NVIDIA GPU is" if len(nvidia_devices) == 1 else f"{len(nvidia_devices)} NVIDIA GPUs are"
+        gap = f"{gpu_count} on the PCI bus, but the ids are unknown: {reason}"
         return replace(machine, gaps=(*machine.gaps, gap))
-    described = {normal_address(gpu.address): (index, gpu) for index, gpu in enumerate(gpus)}
+    gpus_by_address = {normal_address(gpu.address): (index, gpu) for index, gpu in enumerate(gpus)}
     pci, nodes = [], {}
     for device in machine.pci:
-        index, gpu = described.get(normal_address(device.address), (0, None))
+        index, gpu = gpus_by_address.get(normal_address(device.address), (0, None))
         if gpu is not None:
             names = tuple(filter(None, (f"GPU {index}", gpu.model)))
             node = _nearest_node(device, machine)
@@ -206,9 +208,9 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
     devices = [Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node) for uuid, node in gpu_nodes]
     links: tuple[DeviceLink, ...] = ()
     gaps = machine.gaps
-    if len(listed) > 1:
+    if len(nvidia_devices) > 1:
         links, reason = _read_nvml(_nvml_links, missing="install the extra gpu (nvidia-ml-py)")
-        gaps = (*gaps, f"the links between {len(listed)} NVIDIA GPUs are unknown: {reason}") if reason else gaps
+        gaps = (*gaps, f"the links between {len(nvidia_devices)} NVIDIA GPUs are unknown: {reason}") if reason else gaps
     linked = replace(machine, pci=tuple(pci), links=links, gaps=gaps)
     return linked.with_reported((*machine.devices, *devices)).checked()
 

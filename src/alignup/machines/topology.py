@@ -44,14 +44,14 @@ def read_online_cpus(files: FileReader) -> tuple[CpuSet, CpuSet]:
     present = bits.of(files.read_numbered(CPU, "cpu"))
     if present.bit_count() > MAX_CPUS:
         raise SourceError(f"{CPU} has {present.bit_count()} CPUs: expected at most {MAX_CPUS}")
-    listed = files.read_cpu_list(f"{CPU}/online")
-    if not listed:
+    online_cpus = files.read_cpu_list(f"{CPU}/online")
+    if not online_cpus:
         files.add_gap("the kernel's list of online CPUs is missing; the state of each CPU was read instead")
         on = bits.of(_online_by_state(files, present))
     else:
-        on = listed & present
-        if lost := listed & ~present:
-            files.add_gap(f"CPUs {bits.show(lost)} are online but not described; they are left out")
+        on = online_cpus & present
+        if lost_cpus := online_cpus & ~present:
+            files.add_gap(f"CPUs {bits.show(lost_cpus)} are online but not described; they are left out")
     return on, present & ~on
 
 
@@ -88,7 +88,7 @@ def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> It
 
 
 def number_groups(groups: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
-    """Map each CPU to the number of its group: the group's own if it has a unique one, else the first unused."""
+    """Map each CPU to the number of its group: the group's own number if it is unique, else the first unused one."""
     numbers: dict[int, int] = {}
     unnumbered: list[CpuSet] = []
     used_ids: set[int] = set()
@@ -109,7 +109,7 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
 
     On IBM Z ids repeat in every book and drawer.
     """
-    named: dict[tuple[int | None, ...], CpuSet] = {}
+    groups: dict[tuple[int | None, ...], CpuSet] = {}
     unnamed = 0
     # The kernel has these for every CPU or for none, so a few are enough.
     first = list(islice(bits.members(online), 4))
@@ -124,18 +124,18 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
             unnamed |= 1 << cpu
             continue
         key = (number, *(files.number(topology_path(cpu, name)) for name in parents))
-        named[key] = named.get(key, 0) | 1 << cpu
-    yield from ((key[0], group) for key, group in named.items())
-    unknown = unnamed
+        groups[key] = groups.get(key, 0) | 1 << cpu
+    yield from ((key[0], group) for key, group in groups.items())
+    unknown_cpus = unnamed
     for group in sibling_groups(unnamed, lambda cpu: _siblings(files, cpu, "topology", _SOCKET)):
-        unknown &= ~group
+        unknown_cpus &= ~group
         yield None, group
-    if numbered := unnamed & ~unknown:
+    if numbered := unnamed & ~unknown_cpus:
         files.add_gap(
             f"the kernel does not number the sockets of CPUs {bits.show(numbered)}; new numbers were assigned"
         )
-    if unknown:
-        files.add_gap(f"the sockets of CPUs {bits.show(unknown)} are unknown")
+    if unknown_cpus:
+        files.add_gap(f"the sockets of CPUs {bits.show(unknown_cpus)} are unknown")
 
 
 def _siblings(files: FileReader, cpu: int, directory: str, names: Iterable[str]) -> CpuSet | None:
@@ -243,10 +243,10 @@ def read_listed_cpus(files: FileReader, node: int) -> CpuSet | None:
 
 
 def read_memory(files: FileReader, path: str) -> int | None:
-    read = files.read(path)
-    if read is None:
+    text = files.read(path)
+    if text is None:
         return None
-    total = _TOTAL.search(read)
+    total = _TOTAL.search(text)
     if not total:
         files.add_unusable(path, "has no valid MemTotal")
         return None
@@ -303,9 +303,9 @@ def _columns(files: FileReader, nodes: Sequence[int], width: int) -> Iterable[in
     if width == len(nodes):
         return nodes
     for name in ("online", "possible"):
-        named = files.read_cpu_list(f"{NODE}/{name}") or 0
-        if named.bit_count() == width and not bits.of(nodes) & ~named:
-            return bits.members(named)
+        listed_nodes = files.read_cpu_list(f"{NODE}/{name}") or 0
+        if listed_nodes.bit_count() == width and not bits.of(nodes) & ~listed_nodes:
+            return bits.members(listed_nodes)
     return range(width) if width > max(nodes) else None
 
 

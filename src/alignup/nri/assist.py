@@ -142,9 +142,10 @@ class AssistPlugin(NriPlugin):
         updated.take(resources)
         changes = self._divide()
         sent = _set(resources.cpu.cpus)
-        for changed, update in changes:
+        for changed_container, update in changes:
             cpu = update.linux.resources.cpu
-            if changed is updated and cpu.cpus and sent:  # never more than the kubelet has just said, if only for now
+            # Never more than the kubelet has just said, if only for now.
+            if changed_container is updated and cpu.cpus and sent:
                 cpu.cpus = bits.show(_set(cpu.cpus) & sent)
                 self._settled = None
         return self._answer(changes)
@@ -178,14 +179,14 @@ class AssistPlugin(NriPlugin):
             if not ids:
                 return
             self._unconfirmed -= ids  # an event may add some again while the updates are on their way
-            failed = await _send(connection, [self._containers[id_].as_update() for id_ in sorted(ids)])
-            self._unconfirmed |= failed & self._containers.keys()
-            self._metrics.updates.labels("ok").inc(len(ids - failed))
-            self._metrics.updates.labels("error").inc(len(failed))
-            if failed - self._failing:
-                _log.warning("updates of containers failed", containers=sorted(failed))
-            self._failing = failed
-            if failed:
+            failed_ids = await _send(connection, [self._containers[id_].as_update() for id_ in sorted(ids)])
+            self._unconfirmed |= failed_ids & self._containers.keys()
+            self._metrics.updates.labels("ok").inc(len(ids - failed_ids))
+            self._metrics.updates.labels("error").inc(len(failed_ids))
+            if failed_ids - self._failing:
+                _log.warning("updates of containers failed", containers=sorted(failed_ids))
+            self._failing = failed_ids
+            if failed_ids:
                 return
 
     def _forget(self, id_: str) -> None:
@@ -194,10 +195,10 @@ class AssistPlugin(NriPlugin):
         self._unconfirmed.discard(id_)
 
     def _add(self, pod: wire.PodSandbox, container: wire.Container) -> RunningContainer:
-        added = RunningContainer(container.id, pod.uid, container.name, f"{pod.namespace}/{pod.name}")
-        added.take(container.linux.resources)
-        self._containers[container.id] = added
-        return added
+        running_container = RunningContainer(container.id, pod.uid, container.name, f"{pod.namespace}/{pod.name}")
+        running_container.take(container.linux.resources)
+        self._containers[container.id] = running_container
+        return running_container
 
     def _answer(self, changes: _Changes) -> list[wire.ContainerUpdate]:
         """Return the updates, and remember what the containers get by them, which is to be confirmed."""
@@ -225,19 +226,21 @@ class AssistPlugin(NriPlugin):
             return []
         for container in self._containers.values():
             container.exclusive = container.exclusive or not pool.shares(container.pod, container.name)
-        shared = [container for container in self._containers.values() if not container.exclusive]
-        division = divide_pool(pool.shared, _pods(pool, shared), self._kept(pool, shared))
+        shared_containers = [container for container in self._containers.values() if not container.exclusive]
+        division = divide_pool(pool.shared, _pods(pool, shared_containers), self._kept(pool, shared_containers))
         self._shares.update(division)
         self._metrics.show(pool, division)
         everything = PoolShare(pool.shared.nodes, pool.all_cpus, bits.of(pool.shared.node_memory))
-        container_shares = ((container, division[container.pod]) for container in shared if container.pod in division)
+        container_shares = (
+            (container, division[container.pod]) for container in shared_containers if container.pod in division
+        )
         changes = ((container, _update(container, share, everything)) for container, share in container_shares)
         return [(container, update) for container, update in changes if update is not None]
 
-    def _kept(self, pool: KubeletPool, shared: Iterable[RunningContainer]) -> dict[str, PoolShare]:
+    def _kept(self, pool: KubeletPool, shared_containers: Iterable[RunningContainer]) -> dict[str, PoolShare]:
         """Return the previous division; that of containers which an earlier process changed is read from their CPUs."""
         shares = dict(self._shares)
-        for container in shared:
+        for container in shared_containers:
             inside = container.cpus & pool.shared.cpus
             if container.listed and container.pod not in shares and inside and inside != pool.shared.cpus:
                 nodes = bits.of(node for node, cpus in pool.shared.node_cpus.items() if cpus & inside)

@@ -107,10 +107,10 @@ class DecidePlugin(AssistPlugin):
             self._release(uid)
         decided_uids = set(self._ledger.pods)
         self.unaligned = {uid: entry for uid, entry in self.unaligned.items() if uid in live}
-        started = [pod for uid, pod in live.items() if uid not in decided_uids]
-        for pod, requested in zip(started, await self._find(*started), strict=True):
+        started_pods = [pod for uid, pod in live.items() if uid not in decided_uids]
+        for pod, requested_pod in zip(started_pods, await self._find(*started_pods), strict=True):
             with suppress(RpcError):  # it runs already, and is counted
-                self._decide_on(pod, requested, running=True)
+                self._decide_on(pod, requested_pod, running=True)
         await self._save()
         updates = [*await super().synchronize(pods, containers)]
         restored = [(container, update) for container in self.containers if (update := self._restore(container))]
@@ -205,13 +205,13 @@ class DecidePlugin(AssistPlugin):
         return await asyncio.gather(*map(self._pods.find, pods), return_exceptions=True)
 
     def _decide_on(
-        self, pod: wire.PodSandbox, requested: RequestedPod | BaseException | None, *, running: bool = False
+        self, pod: wire.PodSandbox, requested_pod: RequestedPod | BaseException | None, *, running: bool = False
     ) -> None:
         try:
-            if isinstance(requested, BaseException):
-                raise requested
-            if requested is not None:
-                self._decide(requested)
+            if isinstance(requested_pod, BaseException):
+                raise requested_pod
+            if requested_pod is not None:
+                self._decide(requested_pod)
                 self._rejections.pop(pod.uid, None)
                 self.unaligned.pop(pod.uid, None)
                 return
@@ -226,20 +226,22 @@ class DecidePlugin(AssistPlugin):
         if message != _STATIC_POD:
             raise RpcError(Code.RESOURCE_EXHAUSTED, message)
 
-    def _decide(self, requested: RequestedPod) -> None:
-        host, old_ledger, pod = self._durable.host, self._ledger, requested.pod
+    def _decide(self, requested_pod: RequestedPod) -> None:
+        host, old_ledger, pod = self._durable.host, self._ledger, requested_pod.pod
         if pod.uid in old_ledger.pods:  # while the pod was looked up
             return
-        host.ledger = with_fixed_devices(old_ledger, pod.uid, requested.devices) if requested.devices else old_ledger
+        host.ledger = (
+            with_fixed_devices(old_ledger, pod.uid, requested_pod.devices) if requested_pod.devices else old_ledger
+        )
         admitted = False
         try:
-            fixed = host.ledger.others[FixedDeviceProvider.name]
-            if unmet := unmet_demand(fixed, pod, host.machine.locality, requested.addresses):
+            fixed_devices = host.ledger.others[FixedDeviceProvider.name]
+            if unmet := unmet_demand(fixed_devices, pod, host.machine.locality, requested_pod.addresses):
                 raise StateError(unmet)
             decision = host.decide(pod)
             self._metrics.decisions.labels(decision.outcome).inc()
             if not decision.admitted:
-                message = _message(decision, requested.devices)
+                message = _message(decision, requested_pod.devices)
                 if self._rejections.get(pod.uid) != message[:_MAX_MESSAGE]:
                     self._durable.record(decision)
                 raise StateError(message)
@@ -321,8 +323,8 @@ class DecidePlugin(AssistPlugin):
                 uid: {name: bits.union(block.nodes for block in blocks) for name, blocks in containers.items()}
                 for uid, containers in memory.held.items()
             }
-            shared = SharedPool(self._durable.host.machine, cpus.shared, free)
-            self._pool_of = ledger, KubeletPool(shared, "alignup", cpus.held, cpus.pod_held, pinned)
+            shared_pool = SharedPool(self._durable.host.machine, cpus.shared, free)
+            self._pool_of = ledger, KubeletPool(shared_pool, "alignup", cpus.held, cpus.pod_held, pinned)
         return self._pool_of[1]
 
 

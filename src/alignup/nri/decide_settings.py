@@ -22,9 +22,9 @@ def check_managers(kubelet: Configuration) -> None:
     wrong = {field: policy for field, policy in policies.items() if policy != _NONE[field]}
     if wrong:
         present = ", ".join(f"{field}: {policy}" for field, policy in wrong.items())
-        required = ", ".join(f"{field}: {_NONE[field]}" for field in wrong)
+        required_settings = ", ".join(f"{field}: {_NONE[field]}" for field in wrong)
         raise StateError(
-            f"the kubelet has {present}, and would undo what decide mode does: set {required}, remove its "
+            f"the kubelet has {present}, and would undo what decide mode does: set {required_settings}, remove its "
             "cpu_manager_state and memory_manager_state, and restart it; or use --mode assist"
         )
 

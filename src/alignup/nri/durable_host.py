@@ -32,14 +32,14 @@ class DurableHost:
         The runtime says which pods run, and those that are missing here are decided on anew.
         """
         try:
-            stored = self._store.load(accept_loss=True)
-            if lost := self._store.lost_changes():
-                _log.warning("changes of the stored state are lost", problem=lost)
-            entries = [] if stored is None else [pod.entry for pod in stored.pods]
-            while stored is not None:
+            stored_state = self._store.load(accept_loss=True)
+            if lost_changes := self._store.lost_changes():
+                _log.warning("changes of the stored state are lost", problem=lost_changes)
+            entries = [] if stored_state is None else [pod.entry for pod in stored_state.pods]
+            while stored_state is not None:
                 try:
                     idle, providers = self.host.initial_ledger(), self.host.providers
-                    self.host.ledger = restore_ledger(entries, stored.residue, idle=idle, providers=providers)
+                    self.host.ledger = restore_ledger(entries, stored_state.residue, idle=idle, providers=providers)
                     break
                 except RestoreError as error:
                     if not error.uids:

@@ -61,7 +61,7 @@ class KubeletPoolReader:
     def __init__(self, directory: Path, machine: Machine) -> None:
         self._directory = directory
         self._machine = machine
-        self._known: KnownFiles = {}
+        self._files: KnownFiles = {}
         self._cpus = bits.of(cpu.id for cpu in machine.cpus)
         self._states: tuple[CpuState, MemoryState | None] | None = None  #: of the last pool
         self._pool: KubeletPool | None = None
@@ -78,7 +78,8 @@ class KubeletPoolReader:
             )
         memory: MemoryState | None = self._read_file(MEMORY_FILE, parse_memory_state)
         if self._pool is None or self._states is None or self._states[0] is not cpu or self._states[1] is not memory:
-            self._states, self._pool = (cpu, memory), self._pool_of(cpu, memory or MemoryState(policy=""))
+            self._pool = self._pool_of(cpu, memory or MemoryState(policy=""))
+            self._states = (cpu, memory)
         return self._pool
 
     def _pool_of(self, cpu: CpuState, memory: MemoryState) -> KubeletPool:
@@ -89,8 +90,8 @@ class KubeletPoolReader:
             uid: {name: bits.union(block.nodes for block in blocks) for name, blocks in containers.items()}
             for uid, containers in memory.entries.items()
         }
-        shared = SharedPool(self._machine, cpus, free)
-        return KubeletPool(shared, cpu.policy, cpu.entries, cpu.pod_entries, pinned)
+        shared_pool = SharedPool(self._machine, cpus, free)
+        return KubeletPool(shared_pool, cpu.policy, cpu.entries, cpu.pod_entries, pinned)
 
     def _read_file(self, name: str, parse: Any) -> Any:  # noqa: ANN401 - of either file
         path = self._directory / name
@@ -100,7 +101,7 @@ class KubeletPoolReader:
         problem: StateError | None = None
         for gates in _GATES:
             try:
-                return decode_once(partial(parse, configured_policy=None, gates=gates), text, path, self._known)
+                return decode_once(partial(parse, configured_policy=None, gates=gates), text, path, self._files)
             except StateError as error:
                 problem = problem or error
         raise problem or StateError(str(path))

@@ -96,18 +96,19 @@ class NodePods:
             raise UnknownPodError(f"pod {name} is unknown: the API server has not sent it yet") from None
 
     async def _with_devices(self, pod: Pod) -> RequestedPod:
-        listed = {(entry.namespace, entry.name): entry for entry in await self._list()}.get((pod.namespace, pod.name))
-        if listed is None:
+        listed_pods = {(entry.namespace, entry.name): entry for entry in await self._list()}
+        listed_pod = listed_pods.get((pod.namespace, pod.name))
+        if listed_pod is None:
             raise UnknownPodError(f"the kubelet lists no devices of pod {pod.namespace}/{pod.name} yet")
         claim_devices: dict[DeviceId, Device] = {}
         addresses: dict[str, str] = {}
-        if any(container.claims for container in listed.containers.values()):
+        if any(container.claims for container in listed_pod.containers.values()):
             devices, _ = usable_devices(self._slices().slices or ())
             for device in place_devices(devices, self._machine)[0]:
                 claim_devices[device.id] = Device("", str(device.id), device.nodes)
                 addresses[str(device.id)] = str(device.attributes.get(PCI_BUS_ID, device.id))
         devices_by_container = {
-            name: _by_resource(resources, claim_devices) for name, resources in listed.containers.items()
+            name: _by_resource(resources, claim_devices) for name, resources in listed_pod.containers.items()
         }
         return RequestedPod(pod, devices_by_container, addresses)
 

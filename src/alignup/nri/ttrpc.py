@@ -194,12 +194,12 @@ def _payload(response: Message) -> bytes:
     if response.data is None:
         raise RpcError(Code.RESOURCE_EXHAUSTED, f"the response is longer than {MAX_DATA} bytes")
     try:
-        decoded = wire.Response.FromString(response.data)
+        wire_response = wire.Response.FromString(response.data)
     except DecodeError:
         raise RpcError(Code.INTERNAL, "the response cannot be decoded") from None
-    if decoded.status.code:
-        raise RpcError(decoded.status.code, decoded.status.message)
-    return decoded.payload
+    if wire_response.status.code:
+        raise RpcError(wire_response.status.code, wire_response.status.message)
+    return wire_response.payload
 
 
 def _failure(error: RpcError) -> wire.Response:

@@ -70,17 +70,18 @@ class JoinedClaims(NamedTuple):
 
 def join_claims(
     slice_devices: PlacedDevices | None,
-    listed: Mapping[str, ListedPod],
+    listed_pods: Mapping[str, ListedPod],
     others: Iterable[ListedPod],
     pods: Iterable[Pod],
 ) -> JoinedClaims:
     """Join the devices in slices with what live pods hold; *slice_devices* is ``None`` if no slices could be read.
 
-    *listed* are the pods of PodResources by uid, *others* those whose uid is unknown, *pods* those of the API server.
+    *listed_pods* are the pods of PodResources by uid, *others* the pods of PodResources whose uid is unknown, and
+    *pods* the pods of the API server.
     """
     device_keys = {
         uid: containers
-        for uid, pod in listed.items()
+        for uid, pod in listed_pods.items()
         if (containers := {name: container.claims for name, container in pod.containers.items() if container.claims})
     }
     ledger = ClaimLedger(slice_devices.devices if slice_devices else (), device_keys)
@@ -93,31 +94,31 @@ def join_claims(
         gaps.append("the NUMA nodes of claimed devices are unknown: no ResourceSlices of this node could be read")
     for pod in pods:
         users = [container.name for container in pod.all_containers if container.resources.claims]
-        if pod.uid in listed and pod.uid not in device_keys and not all(map(pod.is_ordinary_init, users)):
+        if pod.uid in listed_pods and pod.uid not in device_keys and not all(map(pod.is_ordinary_init, users)):
             gaps.append(f"pod {pod.namespace}/{pod.name} has claims, but PodResources lists no device of them")
     contradictions = (
         *(slice_devices.problems if slice_devices else ()),
-        *_wrong_holders(ledger, slice_devices, listed),
+        *_wrong_holders(ledger, slice_devices, listed_pods),
     )
     return JoinedClaims(ledger if ledger.devices or ledger.held else None, tuple(gaps), contradictions)
 
 
 def _wrong_holders(
-    ledger: ClaimLedger, slice_devices: PlacedDevices | None, listed: Mapping[str, ListedPod]
+    ledger: ClaimLedger, slice_devices: PlacedDevices | None, listed_pods: Mapping[str, ListedPod]
 ) -> Iterator[str]:
     holders: dict[DeviceId, dict[str, str]] = {}  # device → claim → its first pod
     for uid in ledger.held:
-        pod = f"{listed[uid].namespace}/{listed[uid].name}"
+        pod = f"{listed_pods[uid].namespace}/{listed_pods[uid].name}"
         for claim, ids in ledger.claims_of(uid).items():
             for id_ in ids:
                 holders.setdefault(id_, {}).setdefault(claim, pod)
-            unknown = [id_ for id_ in ids if slice_devices and id_ not in slice_devices.listed]
-            if unknown:
-                devices = name_devices(unknown)
+            unknown_ids = [id_ for id_ in ids if slice_devices and id_ not in slice_devices.listed]
+            if unknown_ids:
+                devices = name_devices(unknown_ids)
                 yield f"pod {pod} holds {devices} of claim {claim}, which no ResourceSlice of this node has"
-    shared = {device.id for device in ledger.devices if device.shared}
+    shared_ids = {device.id for device in ledger.devices if device.shared}
     for id_, claims in holders.items():
-        if len(claims) > 1 and id_ not in shared:
+        if len(claims) > 1 and id_ not in shared_ids:
             names = " and ".join(f"claim {claim} of pod {pod}" for claim, pod in claims.items())
             yield (
                 f"device {id_} is held by {names}: a claim was deleted while its pod was running, "

@@ -122,7 +122,7 @@ class _Allocatable:
 
 
 class KubeletReader:
-    """Reads the sources of one host; *pods* returns those of the API server, or ``None`` while they are unknown."""
+    """Reads the sources of one host; *pods* returns the pods of the API server, or ``None`` while they are unknown."""
 
     def __init__(  # noqa: PLR0913 - a source each
         self,
@@ -143,14 +143,16 @@ class KubeletReader:
         self._configz = configz
         self._discover = discover
         self._clock = clock
-        self._known: _Known | None = None
+        self._rarely_changed: _Known | None = None
         self._allocatable: _Allocatable | None = None
         self._forgotten = 0  #: how often it was forgotten
         self._files: KnownFiles = {}
 
     def machine(self) -> tuple[Machine, Configuration] | None:
         """Return the machine and the configuration as last read."""
-        return None if self._known is None else (self._known.machine, self._known.configuration)
+        return (
+            None if self._rarely_changed is None else (self._rarely_changed.machine, self._rarely_changed.configuration)
+        )
 
     async def refresh(self) -> None:
         """Read the machine and the configuration; ``AlignError`` if that is not possible."""
@@ -160,7 +162,7 @@ class KubeletReader:
         addresses, address_gaps = await asyncio.to_thread(plugin_addresses.read_addresses, paths.host_root)
         uuids = {device.uuid: device.address for device in machine.pci if device.uuid}
         configuration, gaps = await read_configuration(paths.config, paths.config_dir, self._configz)
-        self._known = _Known(
+        self._rarely_changed = _Known(
             replace(machine, devices=()),
             configuration,
             (*gaps, *address_gaps),
@@ -175,7 +177,7 @@ class KubeletReader:
 
     async def read(self) -> Sources:
         """Read everything else, and the machine and configuration if they have not been read."""
-        while (parts := self._known) is None:
+        while (parts := self._rarely_changed) is None:
             await self.refresh()
         gates = feature_gates.resolve(parts.configuration.feature_gates, parts.configuration.release)
         for _ in range(_ATTEMPTS):
@@ -223,9 +225,9 @@ class KubeletReader:
         forgotten = self._forgotten
         listed, allocatable = await self._pod_resources.read()
         # Devices that only the file has belong to a plugin that has stopped. It can come back without another file.
-        expected = {(resource, id_) for resource, ids in (registered or {}).items() for id_ in ids or ()}
-        reported = {(device.resource, device.id) for device in allocatable.devices}
-        if forgotten == self._forgotten and reported == expected:
+        expected_devices = {(resource, id_) for resource, ids in (registered or {}).items() for id_ in ids or ()}
+        reported_devices = {(device.resource, device.id) for device in allocatable.devices}
+        if forgotten == self._forgotten and reported_devices == expected_devices:
             self._allocatable = _Allocatable(allocatable, registered, now)
         return listed, allocatable
 

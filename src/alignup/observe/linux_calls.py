@@ -54,7 +54,7 @@ class DirectoryWatch:
 
     def changes(self) -> set[Path] | None:
         """Return the paths that have changed since the last call; ``None`` if some were missed."""
-        changed: set[Path] = set()
+        changed_paths: set[Path] = set()
         missed = False
         for watch, mask, name in self._events():
             directory = self._watched.get(watch)
@@ -63,8 +63,8 @@ class DirectoryWatch:
             if mask & _Q_OVERFLOW or directory is None:
                 missed = missed or bool(mask & _Q_OVERFLOW)
             else:
-                changed.add(directory / name if name else directory)
-        return None if missed else changed
+                changed_paths.add(directory / name if name else directory)
+        return None if missed else changed_paths
 
     def _events(self) -> Iterator[tuple[int, int, str]]:
         while True:

@@ -120,7 +120,7 @@ class Markers:
         self.withdrawals = 0  #: so far
         self._make = make
         self._metrics = metrics
-        self._wanted: NodeSet | None = None  #: the NUMA nodes whose markers are not withdrawn; ``None``: all
+        self._shown_nodes: NodeSet | None = None  #: the NUMA nodes whose markers are not withdrawn; ``None``: all
         self._hidden = False  #: whether the kubelet may still show markers as withdrawn
         self._markers: tuple[Device, ...] = ()
         self.plugin = DevicePlugin(
@@ -146,23 +146,23 @@ class Markers:
     def withdrawn(self, nodes: NodeSet) -> Iterator[None]:
         """Withdraw the markers of all other NUMA nodes than *nodes*, allocated ones included, inside the context."""
         self.withdrawals += 1
-        self._wanted = nodes
+        self._shown_nodes = nodes
         self._hidden = True
         self._report()
         try:
             yield
         finally:
-            self._wanted = None
+            self._shown_nodes = None
             self._report()
 
     def shown(self) -> None:
         """Note that the kubelet shows all markers again, or that there is no more use in waiting for that."""
-        self._hidden = self._wanted is not None
+        self._hidden = self._shown_nodes is not None
 
     def is_seen(self, allocatable: ListedResources) -> bool:
         """Return whether the kubelet offers exactly the markers that are not withdrawn."""
-        offered = {device.id for device in allocatable.devices if device.resource == MARKER_RESOURCE}
-        return offered == {marker.id for marker in self.plugin.devices if marker.healthy}
+        offered_ids = {device.id for device in allocatable.devices if device.resource == MARKER_RESOURCE}
+        return offered_ids == {marker.id for marker in self.plugin.devices if marker.healthy}
 
     def at_rest(self, allocatable: ListedResources, *, since: int) -> ListedResources:
         """Return what the kubelet can allocate when no marker is withdrawn.
@@ -180,7 +180,7 @@ class Markers:
         self.refresh()  # a kubelet that restarts can have another configuration
 
     def _report(self) -> None:
-        nodes = self._wanted
+        nodes = self._shown_nodes
         self.plugin.set_devices(
             marker if nodes is None or (marker.nodes or 0) & nodes else replace(marker, healthy=False)
             for marker in self._markers
@@ -193,21 +193,21 @@ class MarkerHoldings:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / DEVICE_PATH
-        self._known: tuple[bytes, Mapping[str, int]] = b"", {}
+        self._last_read: tuple[bytes, Mapping[str, int]] = b"", {}
 
     def read(self) -> Mapping[str, int]:
         """Return how many containers with markers each pod has, by uid; nothing new while the file is unreadable."""
         text = None
         with suppress(AlignError):
             text = atomic_files.read(self._path)
-        if text is not None and text != self._known[0]:
+        if text is not None and text != self._last_read[0]:
             with suppress(AlignError):
                 counts: dict[str, int] = {}
                 for entry in parse_device_state(text, path=str(self._path)).entries:
                     if entry.resource == MARKER_RESOURCE:
                         counts[entry.uid] = counts.get(entry.uid, 0) + 1
-                self._known = text, counts
-        return self._known[1]
+                self._last_read = text, counts
+        return self._last_read[1]
 
 
 class _EndError(Exception):
@@ -310,14 +310,14 @@ class Steering:
                 return SteeringPhase.DONE, "the pod holds its markers already"
             if instruction.phase is SteeringPhase.READY:
                 return SteeringPhase.FAILED, "the observer was restarted before the pod came"
-            started = self.timing.clock()
+            start = self.timing.clock()
             await self._wait_for_admissions(instruction)
         except _EndError as end:
             return end.phase, str(end)
         outcome: tuple[SteeringPhase | None, str] = SteeringPhase.DONE, ""
         try:
             with self.markers.withdrawn(nodes):
-                await self._hold(instruction, started)
+                await self._hold(instruction, start)
         except _EndError as end:
             outcome = end.phase, str(end)
         if not await self._confirm(None):
@@ -341,13 +341,13 @@ class Steering:
     async def _wait_for_admissions(self, instruction: SteeringInstruction) -> None:
         """Wait until no pod with markers is being admitted."""
         deadline = self.timing.clock() + self.timing.confirm
-        while waiting := self._waiting_pods():
+        while waiting_pods := self._waiting_pods():
             self._check_interruption(instruction)
             if self.timing.clock() >= deadline:
-                raise _EndError(SteeringPhase.FAILED, f"pod {waiting[0]} is bound, and not admitted yet")
+                raise _EndError(SteeringPhase.FAILED, f"pod {waiting_pods[0]} is bound, and not admitted yet")
             await self._pause()
 
-    async def _hold(self, instruction: SteeringInstruction, started: float) -> None:
+    async def _hold(self, instruction: SteeringInstruction, start: float) -> None:
         """Return after the pod was admitted while the markers are withdrawn."""
         deadline = self.timing.clock() + self.timing.hold
         if not await self._confirm(instruction):
@@ -357,7 +357,7 @@ class Steering:
             await self._write(instruction, SteeringPhase.READY, "")
         except ApiError as error:
             raise _EndError(SteeringPhase.FAILED, f"cannot report that the pod can be bound: {error}") from error
-        ready = self.timing.clock() - started
+        ready = self.timing.clock() - start
         self.metrics.ready.observe(ready)
         self._count(instruction, SteeringPhase.READY, f"after {ready:.3f} s")
         while not self._is_admitted(instruction):

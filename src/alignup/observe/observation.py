@@ -104,15 +104,15 @@ class UnchangedParts:
 
     def with_allocations(self, pods: Iterable[tuple[Pod, AllocatedPod | None]]) -> list[Pod]:
         """Return *pods* with the resources that the kubelet counts with, if these are known."""
-        earlier, self._pods, changed = self._pods, {}, []
-        for pod, allocated in pods:
-            if allocated is not None:
+        earlier, self._pods, changed_pods = self._pods, {}, []
+        for pod, allocated_pod in pods:
+            if allocated_pod is not None:
                 entry = earlier.get(pod.uid)
-                if entry is None or entry[0] is not pod or entry[1] != allocated:
-                    entry = pod, allocated, with_allocation(pod, allocated)
+                if entry is None or entry[0] is not pod or entry[1] != allocated_pod:
+                    entry = pod, allocated_pod, with_allocation(pod, allocated_pod)
                 self._pods[pod.uid] = entry
-            changed.append(pod if allocated is None else self._pods[pod.uid][2])
-        return changed
+            changed_pods.append(pod if allocated_pod is None else self._pods[pod.uid][2])
+        return changed_pods
 
     def place(self, sources: Sources) -> PlacedDevices | None:
         """Return the devices in the slices of *sources*; ``None`` if these are unknown."""
@@ -142,31 +142,35 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
     :class:`ConfigurationError` and ``SettingsError`` if the kubelet could not have started.
     """
     # PodResources fills in for missing files; one with a problem is not missing.
-    listed = None if sources.listed is None or sources.files.problems else _listed_by_uid(sources.listed, sources.pods)
-    if listed and sources.files.devices is None:
-        sources = replace(sources, files=replace(sources.files, devices=_device_state(listed)))
+    listed_pods = (
+        None if sources.listed is None or sources.files.problems else _listed_by_uid(sources.listed, sources.pods)
+    )
+    if listed_pods and sources.files.devices is None:
+        sources = replace(sources, files=replace(sources.files, devices=_device_state(listed_pods)))
     devices = join_devices(sources)
     unchanged = unchanged or UnchangedParts()
     host = unchanged.get(sources, with_addresses(devices.devices, sources))
-    if listed is not None:
-        sources = replace(sources, files=_with_missing_files(sources.files, listed, host))
+    if listed_pods is not None:
+        sources = replace(sources, files=_with_missing_files(sources.files, listed_pods, host))
     check_files(sources.machine, sources.files)
     holders = holdings(sources.files)
     pods = find_live_pods(sources, holders)
     if not settled:
         _check_settled(sources, pods, holders)
     files = replace(sources.files, devices=devices.state)
-    allocated = sources.allocated or {}
+    allocated_pods = sources.allocated or {}
     specs = [pod for uid in pods.alive if (pod := _pod(sources, pods, holders, uid)) is not None]
-    pods_to_restore = unchanged.with_allocations((pod, allocated.get(pod.uid)) for pod in specs)
+    pods_to_restore = unchanged.with_allocations((pod, allocated_pods.get(pod.uid)) for pod in specs)
     restored = _restore(host, files, pods_to_restore, settled=settled)
-    named = dict(restored.ledger.pods)
+    named_pods = dict(restored.ledger.pods)
     for uid, name in pods.alive.items():
-        if name is not None and not named[uid].pod.namespace:  # only its holdings were known
-            named[uid] = named[uid]._replace(pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
+        if name is not None and not named_pods[uid].pod.namespace:  # only its holdings were known
+            named_pods[uid] = named_pods[uid]._replace(
+                pod=replace(named_pods[uid].pod, namespace=name[0], name=name[1])
+            )
     live = {uid: pod for uid, pod in pods.listed.items() if uid in pods.alive}
     claims = join_claims(unchanged.place(sources), live, pods.unmatched, pods_to_restore)
-    host.ledger = replace(restored.ledger, pods=named, claims=claims.ledger)
+    host.ledger = replace(restored.ledger, pods=named_pods, claims=claims.ledger)
     for uid in pods.ended:
         host.release(uid)
     gaps = [gap.text for gap in restored.gaps if gap.kind not in (GapKind.PODS, GapKind.UNLISTED_PODS)]
@@ -191,20 +195,22 @@ def check_files(machine: Machine, files: KubeletFiles) -> None:
     """:class:`ForeignFilesError` if the state files have other CPUs or NUMA nodes than *machine*."""
     view = machine.kubelet_view()
     if files.cpu is not None and files.cpu.policy == CpuPolicy.STATIC:
-        listed = files.cpu.default | bits.union(
+        stored_cpus = files.cpu.default | bits.union(
             cpus for containers in files.cpu.entries.values() for cpus in containers.values()
         )
-        if unknown := listed & ~view.all_cpus:
+        if unknown_cpus := stored_cpus & ~view.all_cpus:
             raise ForeignFilesError(
-                f"cpu_manager_state has CPUs {bits.show(unknown)}, which this machine does not have"
+                f"cpu_manager_state has CPUs {bits.show(unknown_cpus)}, which this machine does not have"
             )
     if files.memory is not None and files.memory.policy == MemoryPolicy.STATIC:
         nodes = {node.id: node.memory for node in view.nodes}
-        stored = {id_: node.tables.get(MEMORY, EMPTY_TABLE).total for id_, node in files.memory.machine_state.items()}
-        if stored.keys() != nodes.keys():
-            have, want = (bits.show(bits.of(ids)) for ids in (stored, (id_ for id_ in nodes if id_ >= 0)))
+        stored_sizes = {
+            id_: node.tables.get(MEMORY, EMPTY_TABLE).total for id_, node in files.memory.machine_state.items()
+        }
+        if stored_sizes.keys() != nodes.keys():
+            have, want = (bits.show(bits.of(ids)) for ids in (stored_sizes, (id_ for id_ in nodes if id_ >= 0)))
             raise ForeignFilesError(f"memory_manager_state has NUMA nodes {have}, but this machine has {want}")
-        for id_, size in stored.items():
+        for id_, size in stored_sizes.items():
             if nodes[id_] is not None and nodes[id_] != size:
                 raise ForeignFilesError(
                     f"memory_manager_state has {size} bytes on NUMA node {id_}, but this machine has {nodes[id_]}"
@@ -237,25 +243,25 @@ def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool)
 def _pod(sources: Sources, pods: "LivePods", holders: "Holdings", uid: str) -> Pod | None:
     """Return a live pod; ``None`` if only its holdings are known."""
     server_pod = (sources.pods or {}).get(uid)
-    allocated = (sources.allocated or {}).get(uid)
+    allocated_pod = (sources.allocated or {}).get(uid)
     if server_pod is not None:
         pod = server_pod.pod
         missing = holders.get(uid, {}).keys() - {container.name for container in pod.all_containers}
         if missing:  # only a pod with another spec, under the same uid, could lead here
             raise StateError(f"pod {uid} has no container {', '.join(sorted(missing))}, but the state files do")
         return pod
-    if allocated is None:
+    if allocated_pod is None:
         return None
     namespace, name = pods.alive[uid] or ("", uid)
-    names = dict.fromkeys((*allocated.containers, *holders.get(uid, {})))
+    names = dict.fromkeys((*allocated_pod.containers, *holders.get(uid, {})))
     return Pod(name=name, namespace=namespace, uid=uid, containers=tuple(map(Container, names)))
 
 
-def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
+def with_allocation(pod: Pod, allocated_pod: AllocatedPod) -> Pod:
     """Return *pod* with the resources that the kubelet counts with, which differ from its spec while it is resized."""
 
     def resized(container: Container) -> Container:
-        resources = allocated.containers.get(container.name)
+        resources = allocated_pod.containers.get(container.name)
         return container if resources is None else replace(container, resources=merged(container.resources, resources))
 
     def merged(spec: Resources, resources: Resources) -> Resources:
@@ -265,7 +271,9 @@ def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
         pod,
         init=tuple(map(resized, pod.init)),
         containers=tuple(map(resized, pod.containers)),
-        resources=merged(pod.resources, allocated.resources) if allocated.resources != Resources() else pod.resources,
+        resources=merged(pod.resources, allocated_pod.resources)
+        if allocated_pod.resources != Resources()
+        else pod.resources,
         statuses={},
         resize_infeasible=False,
     )
@@ -273,9 +281,9 @@ def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
 
 def _disagreements(sources: Sources, pods: "LivePods", holders: "Holdings", host: Host) -> Iterator[str]:
     """Yield where PodResources disagrees with the state files, and what it can allocate with the configuration."""
-    for uid, listed in pods.listed.items():
+    for uid, listed_pod in pods.listed.items():
         if uid in pods.alive:
-            yield from _container_disagreements(listed, uid, sources.files, holders)
+            yield from _container_disagreements(listed_pod, uid, sources.files, holders)
     allocatable = sources.allocatable
     if allocatable is None:
         return
@@ -295,19 +303,21 @@ def _disagreements(sources: Sources, pods: "LivePods", holders: "Holdings", host
             )
 
 
-def _container_disagreements(listed: ListedPod, uid: str, files: KubeletFiles, holders: "Holdings") -> Iterator[str]:
-    for name, container in listed.containers.items():
-        stored = holders.get(uid, {}).get(name, ContainerHoldings())
-        owner = f"pod {listed.namespace}/{listed.name} container {name}"
-        other_cpus = not stored.lists_cpus(container.cpus, listed.cpus)
+def _container_disagreements(
+    listed_pod: ListedPod, uid: str, files: KubeletFiles, holders: "Holdings"
+) -> Iterator[str]:
+    for name, container in listed_pod.containers.items():
+        container_holdings = holders.get(uid, {}).get(name, ContainerHoldings())
+        owner = f"pod {listed_pod.namespace}/{listed_pod.name} container {name}"
+        other_cpus = not container_holdings.lists_cpus(container.cpus, listed_pod.cpus)
         if files.cpu is not None and files.cpu.policy == CpuPolicy.STATIC and other_cpus:
-            have, want = bits.show(container.cpus) or "none", bits.show(stored.cpus) or "none"
+            have, want = bits.show(container.cpus) or "none", bits.show(container_holdings.cpus) or "none"
             yield f"{owner} holds CPUs {have}, but {want} in the state file"
         in_pod = files.memory is not None and uid in files.memory.pod_entries and not container.memory
-        other_memory = not in_pod and _sizes(container.memory) != _sizes(stored.memory)
+        other_memory = not in_pod and _sizes(container.memory) != _sizes(container_holdings.memory)
         if files.memory is not None and files.memory.policy == MemoryPolicy.STATIC and other_memory:
             yield f"{owner} holds other memory than in the state file"
-        if device_ids(container) != stored.devices:
+        if device_ids(container) != container_holdings.devices:
             yield f"{owner} holds other devices than in the state file"
 
 
@@ -373,31 +383,31 @@ def holdings(files: KubeletFiles) -> Holdings:
 
 def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
     pods_of_server = sources.pods or {}
-    admitted = [*dict.fromkeys((*(sources.allocated or ()), *holders))]
+    admitted_uids = [*dict.fromkeys((*(sources.allocated or ()), *holders))]
     if sources.allocated is None:  # an older kubelet: every pod that it lists was admitted
         names = {(pod.namespace, pod.name) for pod in sources.listed or ()}
-        admitted += [uid for uid, pod in pods_of_server.items() if uid not in holders and pod.name in names]
-    matched, rest = _match(admitted, pods_of_server, holders, sources.listed or ())
-    running = [uid for uid in admitted if uid in pods_of_server and pods_of_server[uid].stage is PodStage.RUNNING]
+        admitted_uids += [uid for uid, pod in pods_of_server.items() if uid not in holders and pod.name in names]
+    matched, rest = _match(admitted_uids, pods_of_server, holders, sources.listed or ())
+    running = [uid for uid in admitted_uids if uid in pods_of_server and pods_of_server[uid].stage is PodStage.RUNNING]
     credible = sources.listed is not None and all(uid in matched for uid in running)
     alive: dict[str, PodName | None] = {}
-    ended, notes = [], []
-    for uid in admitted:
+    ended_uids, notes = [], []
+    for uid in admitted_uids:
         name = pods_of_server[uid].name if uid in pods_of_server else None
         if uid in matched:
             name = (matched[uid].namespace, matched[uid].name)
         if _has_ended(pods_of_server.get(uid), listed=uid in matched, credible=credible and sources.pods is not None):
-            ended.append(uid)
+            ended_uids.append(uid)
             continue
         alive[uid] = name
         if sources.listed is not None and uid not in matched:
-            shown = "/".join(name) if name else uid
-            notes.append(f"pod {shown} is in the kubelet's files, but PodResources does not list it")
+            pod_name = "/".join(name) if name else uid
+            notes.append(f"pod {pod_name} is in the kubelet's files, but PodResources does not list it")
     newcomers = tuple(pod for pod in rest if _holds_something(pod))
     notes += [f"pod {pod.namespace}/{pod.name} holds resources, but is not in the state files" for pod in newcomers]
     return LivePods(
         alive=alive,
-        ended=tuple(ended),
+        ended=tuple(ended_uids),
         listed=matched,
         newcomers=newcomers,
         unmatched=tuple(rest),
@@ -406,7 +416,7 @@ def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
 
 
 def _has_ended(pod: KnownPod | None, *, listed: bool, credible: bool) -> bool:
-    """Return whether the kubelet frees the pod before it admits the next one."""
+    """Return whether the kubelet frees the resources of the pod before it admits the next pod."""
     if pod is not None and pod.finished:
         return True  # older kubelets list pods whose end they have reported
     if listed or not credible:
@@ -415,10 +425,10 @@ def _has_ended(pod: KnownPod | None, *, listed: bool, credible: bool) -> bool:
 
 
 def _match(
-    uids: Iterable[str], pods: Mapping[str, KnownPod], holders: Holdings, listed: Iterable[ListedPod]
+    uids: Iterable[str], pods: Mapping[str, KnownPod], holders: Holdings, listed_pods: Iterable[ListedPod]
 ) -> tuple[dict[str, ListedPod], list[ListedPod]]:
     """Match uids with listed pods, by name and then by what they hold; also return the listed pods without a uid."""
-    unmatched = list(listed)
+    unmatched = list(listed_pods)
     matched: dict[str, ListedPod] = {}
 
     def take(uid: str, candidates: list[ListedPod]) -> None:
@@ -426,12 +436,12 @@ def _match(
         unmatched.remove(candidates[0])
         by_name[candidates[0].namespace, candidates[0].name].remove(candidates[0])
 
-    named = [uid for uid in uids if uid in pods]
+    known_uids = [uid for uid in uids if uid in pods]
     by_name: dict[PodName, list[ListedPod]] = {}
-    for pod in listed:
+    for pod in listed_pods:
         by_name.setdefault((pod.namespace, pod.name), []).append(pod)
     for exact in (True, False):  # two pods can have one name, if the first was force-deleted
-        for uid in named:
+        for uid in known_uids:
             candidates = by_name.get(pods[uid].name, [])
             if exact:
                 candidates = [pod for pod in candidates if _agrees(pod, holders.get(uid, {}))]
@@ -446,12 +456,13 @@ def _match(
     return matched, unmatched
 
 
-def _agrees(listed: ListedPod, containers: Mapping[str, ContainerHoldings]) -> bool:
+def _agrees(listed_pod: ListedPod, containers: Mapping[str, ContainerHoldings]) -> bool:
     nothing = ContainerHoldings()
     return all(
-        stored.lists_cpus(container.cpus, listed.cpus) and device_ids(container) == stored.devices
-        for name, container in listed.containers.items()
-        for stored in (containers.get(name, nothing),)
+        container_holdings.lists_cpus(container.cpus, listed_pod.cpus)
+        and device_ids(container) == container_holdings.devices
+        for name, container in listed_pod.containers.items()
+        for container_holdings in (containers.get(name, nothing),)
     )
 
 
@@ -462,9 +473,9 @@ def device_ids(container: ListedResources) -> dict[str, frozenset[str]]:
     return {resource: frozenset(ids) for resource, ids in ids_by_resource.items()}
 
 
-def _holds_something(listed: ListedPod) -> bool:
-    parts = (container.cpus or container.memory or container.devices for container in listed.containers.values())
-    return bool(listed.cpus or listed.memory or any(parts))
+def _holds_something(listed_pod: ListedPod) -> bool:
+    parts = (container.cpus or container.memory or container.devices for container in listed_pod.containers.values())
+    return bool(listed_pod.cpus or listed_pod.memory or any(parts))
 
 
 # The devices of a host: their topology and health from PodResources, and who holds them from the state file.
@@ -534,10 +545,10 @@ def with_addresses(devices: tuple[Device, ...], sources: Sources) -> tuple[Devic
 # were deleted under a running kubelet, which writes them again at its next change.
 
 
-def _listed_by_uid(listed: Iterable[ListedPod], pods: Mapping[str, KnownPod] | None) -> dict[str, ListedPod]:
+def _listed_by_uid(listed_pods: Iterable[ListedPod], pods: Mapping[str, KnownPod] | None) -> dict[str, ListedPod]:
     """Return the listed pods by uid, or by name if the uid is unknown."""
     uids = {pod.name: uid for uid, pod in (pods or {}).items()}
-    return {uids.get((pod.namespace, pod.name), f"{pod.namespace}/{pod.name}"): pod for pod in listed}
+    return {uids.get((pod.namespace, pod.name), f"{pod.namespace}/{pod.name}"): pod for pod in listed_pods}
 
 
 def _device_state(pods: Mapping[str, ListedPod]) -> DeviceState | None:
@@ -566,8 +577,8 @@ def _with_missing_files(files: KubeletFiles, pods: Mapping[str, ListedPod], idle
             cpus[uid] = exclusive
     if files.cpu is None and idle.settings.cpus.policy == CpuPolicy.STATIC:
         in_use = (container_cpus for containers in cpus.values() for container_cpus in containers.values())
-        shared = idle.ledger.cpus.shared & ~bits.union((*in_use, *pod_cpus.values()))
-        state = CpuState(policy=CpuPolicy.STATIC, default=shared, entries=cpus, pod_entries=pod_cpus)
+        shared_cpus = idle.ledger.cpus.shared & ~bits.union((*in_use, *pod_cpus.values()))
+        state = CpuState(policy=CpuPolicy.STATIC, default=shared_cpus, entries=cpus, pod_entries=pod_cpus)
         files = replace(files, cpu=state)
     if files.memory is None and idle.settings.memory_policy == MemoryPolicy.STATIC:
         for uid, pod in pods.items():

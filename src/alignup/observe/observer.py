@@ -293,13 +293,14 @@ class Observer:
 
             def read() -> None:
                 nonlocal resume
-                changed = watch.changes()
-                if changed is None or any(map(paths.concerns_kubelet, changed)):  # None: anything may have changed
+                changed_paths = watch.changes()
+                # ``None``: anything may have changed.
+                if changed_paths is None or any(map(paths.concerns_kubelet, changed_paths)):
                     watch.refresh()
                     self.notify(refresh=True)
-                elif changed & state_files:
+                elif changed_paths & state_files:
                     self.notify()
-                if changed is not None and any(map(paths.is_plugin_socket, changed)):
+                if changed_paths is not None and any(map(paths.is_plugin_socket, changed_paths)):
                     # The kubelet writes nothing when a plugin stops; it marks the devices unhealthy a moment later.
                     plugins_changed()
                     loop.call_later(self.timing.settle, plugins_changed)

@@ -193,13 +193,13 @@ def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: 
     fits = hints.masks.__contains__ if isinstance(hints, HintList) else hints.fits
     if resource.request is not None and free < resource.request and not any(fits(1 << node) for node in ids):
         yield _DOT, Cell(f"{format_amount(name, resource.request - free)} short", "warn")
-    named = sorted((share for share in shares[:-1] if share.who), key=lambda share: -share.amount)
-    shown = len(named) if len(named) <= _MAX_HOLDERS + 1 else _MAX_HOLDERS
-    for share in [share for share in shares[:-1] if not share.who] + named[:shown]:
+    named_shares = sorted((share for share in shares[:-1] if share.who), key=lambda share: -share.amount)
+    shown_count = len(named_shares) if len(named_shares) <= _MAX_HOLDERS + 1 else _MAX_HOLDERS
+    for share in [share for share in shares[:-1] if not share.who] + named_shares[:shown_count]:
         descriptions = {UseState.RESERVED: "reserved", UseState.LOST: "unhealthy or lost", UseState.UNSEEN: "unknown"}
         text = shorten(clean(share.who), 40) if share.who else descriptions.get(share.state, str(share.state))
         yield _DOT, Cell(f"{format_amount(name, share.amount)} {text}", str(share.state))
-    if more := named[shown:]:
+    if more := named_shares[shown_count:]:
         yield (
             _DOT,
             Cell(f"{format_amount(name, sum(share.amount for share in more))} in {len(more)} other pods", "held"),

@@ -239,8 +239,8 @@ def _frames(machine: Machine, near: _NearDevices) -> Iterator[SocketFrame]:
         boxes = places.setdefault(tuple(sorted(members[cpu.socket])), {})
         boxes.setdefault(cpu.node, []).append(cpu)
     for sockets, boxes in sorted(places.items()):
-        claimed = sorted(node for node in boxes if node is not None)
-        inside = [_box(nodes[node], boxes[node], near=near) for node in claimed]
+        claimed_nodes = sorted(node for node in boxes if node is not None)
+        inside = [_box(nodes[node], boxes[node], near=near) for node in claimed_nodes]
         inside += [_box(None, boxes[None], near=near)] if None in boxes else []
         yield SocketFrame(sockets, tuple(inside))
 

@@ -66,13 +66,13 @@ def draw_parts(
     layout = replace(layout, occupancy=layout.occupancy.with_stranded(stranded, machine)) if stranded else layout
     painter = _Painter(layout, least=_WIDE)
     names = [", ".join([frame.name, *(box.name for box in frame.boxes)]) for frame in layout.frames]
-    drawn = painter.with_cpus()
-    if len(drawn) != len(names):  # equal NUMA nodes share a box
-        names = [f"NUMA nodes, part {number + 1}" for number in range(len(drawn))]
+    elements = painter.with_cpus()
+    if len(elements) != len(names):  # equal NUMA nodes share a box
+        names = [f"NUMA nodes, part {number + 1}" for number in range(len(elements))]
     around = list(painter.outside_sockets())
     others = [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
     pictures = [
-        *map(svg_inline, drawn, names, ["large" if part.width > _LARGE else "" for part in drawn]),
+        *map(svg_inline, elements, names, ["large" if part.width > _LARGE else "" for part in elements]),
         *(svg_inline(*part, "small") for part in zip(around, others, strict=True)),
     ]
     return MachineParts(layout, tuple(pictures))
@@ -113,16 +113,18 @@ class _Painter:
             prefix = f"{frame.name} · " if len(frame.boxes) == 1 else ""
             inside.append([self._box(box, prefix + box.name) for box in frame.boxes])
         widest = max((box.width for boxes in inside for box in boxes), default=0)
-        drawn = []
+        elements = []
         for frame, boxes in zip(layout.frames, inside, strict=True):
             sized = [box._replace(width=widest) for box in boxes]
             if len(sized) == 1:
-                drawn.append(sized[0])
+                elements.append(sized[0])
             else:
                 fit = min(int(_PAGE_WIDTH / (widest + 12)), 2 if len(sized) <= 4 else 4)
                 across = _columns(len(sized), max(1, fit))
-                drawn.append(framed(label(frame.name, 14, style="strong"), grid(sized, across, gap=10), style="frame"))
-        return drawn
+                elements.append(
+                    framed(label(frame.name, 14, style="strong"), grid(sized, across, gap=10), style="frame")
+                )
+        return elements
 
     def outside_sockets(self) -> Iterator[Drawable]:
         layout = self._layout
@@ -167,13 +169,13 @@ class _Painter:
     def _nodes_without_cpus(self) -> list[Drawable]:
         """Draw nodes without CPUs; equal ones share a box if they are many or have no memory."""
         many = len(self._layout.nodes_without_cpus) > _MAX_BOXES
-        drawn: list[Drawable] = []
+        elements: list[Drawable] = []
         for run in self._layout.fold(self._layout.nodes_without_cpus):
             empty = run[0].node is not None and not run[0].node.memory
             groups = [run] if many or empty else [(box,) for box in run]
-            drawn += map(self._node_without_cpus, groups)
-        widest = max(element.width for element in drawn)
-        return [element._replace(width=widest) for element in drawn]
+            elements += map(self._node_without_cpus, groups)
+        widest = max(element.width for element in elements)
+        return [element._replace(width=widest) for element in elements]
 
     def _node_without_cpus(self, group: Sequence[NodeBox]) -> Drawable:
         first = group[0]
@@ -191,10 +193,10 @@ class _Painter:
     def _devices(self, device_groups: Iterable[DeviceGroup], most: float = 560) -> Iterator[Drawable]:
         """Draw devices by resource, with id and holder; of many only the held and unhealthy ones."""
         for group in device_groups:
-            shown = self._occupancy.listed(group.devices)
-            rest = len(group.devices) - len(shown)
+            shown_devices = self._occupancy.listed(group.devices)
+            rest = len(group.devices) - len(shown_devices)
             pills = []
-            for device in shown:
+            for device in shown_devices:
                 use = self._occupancy.of_device(device)
                 name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.mark else "")
                 name += "" if device.healthy else " · unhealthy"
@@ -203,7 +205,7 @@ class _Painter:
                 pills.append(block([name], style=use.style, data=data))
             if rest:
                 style = UseInfo(UseState.FREE if self._occupancy.known else UseState.PLAIN).style
-                text = f"{rest} {'more' if shown else 'devices'}"
+                text = f"{rest} {'more' if shown_devices else 'devices'}"
                 pills.append(block([text], style=style, data={"devices": str(rest)}))
             yield stack([label(shorten(clean(group.resource), 40), 11, style="dim"), flow(pills, most)], 2)
 
@@ -225,8 +227,8 @@ class _Painter:
         widest = max((group.width for group in groups), default=0)
         most = max(widest, 460.0)
         across = _columns(len(groups), max(1, int(most / (widest + 14))))
-        drawn = grid([group._replace(width=widest) for group in groups], across, gap=12)
-        return stack([drawn, *self._uses(box.cpus, max(most, self._least))], 6)
+        cpu_grid = grid([group._replace(width=widest) for group in groups], across, gap=12)
+        return stack([cpu_grid, *self._uses(box.cpus, max(most, self._least))], 6)
 
     def _uses(self, cpus: CpuSet, most: float) -> Iterator[Drawable]:
         """Draw how many CPUs have each use, if that is known."""
@@ -342,8 +344,8 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     yield flow(states, _PAGE_WIDTH - 30, gap=24)
     if occupancy.sharing:
         yield label(occupancy.sharing_text, style="dim")
-    listed, others = _listed_holders(occupancy)
-    yield from map(_holder, listed)
+    holders, others = _listed_holders(occupancy)
+    yield from map(_holder, holders)
     if others:
         size = format_size(sum(memory_block.size for holder in others for memory_block in holder.memory))
         yield label(f"and {pluralize(len(others), 'pod')} more with {size} of memory", style="dim")
@@ -351,12 +353,12 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
 
 def _listed_holders(occupancy: Occupancy) -> tuple[list[Holder], list[Holder]]:
     """Return the holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
-    listed, others, only_memory = list[Holder](), list[Holder](), 0
+    shown_holders, others, only_memory = list[Holder](), list[Holder](), 0
     for holder in occupancy.holders:
         only_memory += not (holder.cpus or holder.devices)
         is_listed = holder.cpus or holder.devices or only_memory <= _MAX_MEMORY_HOLDERS
-        (listed if is_listed else others).append(holder)
-    return listed, others
+        (shown_holders if is_listed else others).append(holder)
+    return shown_holders, others
 
 
 def _holder(holder: Holder) -> Drawable:
@@ -381,8 +383,8 @@ def _sentences(layout: MachineLayout) -> Iterator[str]:
         yield f"{len(layout.boxes) - _MAX_DESCRIBED} more NUMA nodes."
     if layout.nodes_without_cpus:
         yield f"{pluralize(len(layout.nodes_without_cpus), 'NUMA node')} without CPUs."
-    listed, others = _listed_holders(layout.occupancy)
-    for holder in listed:
+    holders, others = _listed_holders(layout.occupancy)
+    for holder in holders:
         cpus = f"CPUs {format_bits(holder.cpus)}" if holder.cpus else "no exclusive CPUs"
         yield f"{clean(holder.name)} holds {cpus}."
     if others:

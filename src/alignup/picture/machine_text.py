@@ -170,13 +170,13 @@ class _Renderer(NamedTuple):
     def _devices(self, group: DeviceGroup) -> Iterator[Line]:
         """Draw the devices of one resource by id; of many only the held and unhealthy ones, and a count."""
         yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
-        shown = self.occupancy.listed(group.devices)
-        if len(shown) < len(group.devices):
-            named = set(shown)
-            rest = [clean(device.id) for device in group.devices if device not in named]
+        shown_devices = self.occupancy.listed(group.devices)
+        if len(shown_devices) < len(group.devices):
+            named_devices = set(shown_devices)
+            rest = [clean(device.id) for device in group.devices if device not in named_devices]
             ends = f"{shorten(rest[0], self.width // 4)} … {shorten(rest[-1], self.width // 4)}" if rest else ""
             yield (Cell(f"{len(rest)}: ", "dim"), Cell(ends))
-        for device in shown:
+        for device in shown_devices:
             use = self.occupancy.of_device(device)
             cells = [Cell(shorten(clean(device.id), self.width // 3), use.style)]
             cells += [Cell(f"={use.mark}", use.style)] if use.holder else []
@@ -285,9 +285,9 @@ class _Renderer(NamedTuple):
 def _list_chunks(cpus: CpuSet, style: str) -> list[Line]:
     """Return a list in chunks that can be wrapped; a very scattered one ends with its count."""
     parts = list_parts(cpus)
-    shown = parts if len(parts) <= _MAX_LIST_PARTS else parts[: _MAX_LIST_PARTS - 1]
-    chunks: list[Line] = [(Cell(f"{part},", style),) for part in shown[:-1]]
-    chunks.append((Cell(shown[-1], style),))
-    if len(parts) > len(shown):
+    shown_parts = parts if len(parts) <= _MAX_LIST_PARTS else parts[: _MAX_LIST_PARTS - 1]
+    chunks: list[Line] = [(Cell(f"{part},", style),) for part in shown_parts[:-1]]
+    chunks.append((Cell(shown_parts[-1], style),))
+    if len(parts) > len(shown_parts):
         chunks.append((Cell(f"… ({cpus.bit_count()} in total)", "dim"),))
     return chunks

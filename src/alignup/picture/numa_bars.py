@@ -39,15 +39,15 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     offers = largest_requests(host)
-    claimed = host.ledger.claims.count_by_node(host.ledger.pods) if host.ledger.claims else {}
+    claimed_counts = host.ledger.claims.count_by_node(host.ledger.pods) if host.ledger.claims else {}
     nodes = []
     for node in bits.members(host.view.all_nodes):
-        offered, bars = offers[node], []
+        largest, bars = offers[node], []
         node_cpus = host.view.node_cpus.get(node, 0)
         reserved = (node_cpus & cpus.reserved).bit_count()
         exclusive_count = (node_cpus & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
         free = node_cpus.bit_count() - reserved - exclusive_count
-        usable = min(free, offered.get(CPU, free))
+        usable = min(free, largest.get(CPU, free))
         bars.append(
             ResourceBar(
                 CPU, reserved, exclusive_count, free - usable if exclusive else 0, usable if exclusive else free
@@ -56,7 +56,7 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
         for type_, table in memory.nodes[node].tables.items() if node in memory.nodes else ():
             if table.total:
                 bars.append(ResourceBar(type_, table.total - table.allocatable, table.reserved, 0, table.free))
-        without_room = (exclusive and not offered[CPU]) or (bool(memory.nodes) and not offered.get(MEMORY))
+        without_room = (exclusive and not largest[CPU]) or (bool(memory.nodes) and not largest.get(MEMORY))
         for resource, inventory in sorted(devices.inventories.items()):
             here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
             if here:
@@ -65,7 +65,7 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
                 bars.append(ResourceBar(resource, 0, here.bit_count() - free_count, stranded, free_count - stranded))
         bars += [
             ResourceBar(name, 0, count - free_count, 0, free_count)
-            for name, (count, free_count) in claimed.get(node, {}).items()
+            for name, (count, free_count) in claimed_counts.get(node, {}).items()
         ]
         nodes.append(NumaBars(node, tuple(bars)))
     return tuple(nodes)

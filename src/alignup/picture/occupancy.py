@@ -242,7 +242,7 @@ def format_block(block: Block) -> str:
 
 
 def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]:
-    """Return the devices as plugins last announced them, those that are held but no longer announced, and of claims."""
+    """Return the devices as plugins last announced them, held devices that are gone, and devices of claims."""
     devices_by_key = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(devices_by_key.values())
@@ -265,7 +265,7 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
     index = 0
     groups = {device.id: name for name, of in ledger.claims.groups.items() for device in of} if ledger.claims else {}
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
-        owned = cpus.owned(uid)
+        owned_cpus = cpus.owned(uid)
         resources = sorted({resource for by_resource in devices.held.get(uid, {}).values() for resource in by_resource})
         ids = tuple((name, tuple(sorted(devices.owned(uid, name), key=natural_sort_key))) for name in resources)
         claims = ledger.claims.claims_of(uid) if ledger.claims else {}
@@ -276,13 +276,13 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
         blocks = memory.pod_held.get(uid) or tuple(
             block for container_blocks in memory.held.get(uid, {}).values() for block in container_blocks if block.size
         )
-        if owned or ids or blocks:
+        if owned_cpus or ids or blocks:
             key, rest = "", index + 1  # A, B, …, Z, AA, AB, …
             while rest:
                 rest, letter = divmod(rest - 1, 26)
                 key = chr(ord("A") + letter) + key
             name = ledger.pod_name(uid)
             yield Holder(
-                key, index, name, cpus=owned, devices=ids, memory=blocks, uid=uid, claims=tuple(sorted(claims))
+                key, index, name, cpus=owned_cpus, devices=ids, memory=blocks, uid=uid, claims=tuple(sorted(claims))
             )
             index += 1

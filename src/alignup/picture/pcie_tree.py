@@ -71,10 +71,10 @@ def describe_links(locality: Locality, machine: Machine) -> Iterator[str]:
         pairs = list(combinations(island, 2)) if len(island) <= MAX_COLUMNS else []
         links = [link for pair in pairs if (link := locality.link(*pair))]
         texts = [str(link) for link in sorted(set(links), key=lambda link: link.count)]
-        shown = " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else "linked"
+        route = " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else "linked"
         through = " through NVSwitch" if any(link.kind is LinkKind.NVSWITCH for link in links) else ""
         every = "between every two" if len(links) == len(pairs) else f"between {len(links)} of {len(pairs)} pairs"
-        yield f"island {number}: {pluralize(len(island), 'device')}, {shown} {every}{through}"
+        yield f"island {number}: {pluralize(len(island), 'device')}, {route} {every}{through}"
     to_cpu = Counter((link.kind, link.count) for link in machine.links if len(link.devices) == 1)
     for (kind, count), devices in to_cpu.items():
         yield f"{pluralize(count, f'{kind} link')} to the CPU from {pluralize(devices, 'device')}"

@@ -123,14 +123,14 @@ def row(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
 def flow(elements: Iterable[Drawable], most: float, *, gap: float = 4, across: float | None = None) -> Drawable:
     """Return elements beside each other in rows of at most *most*; *across* is the gap between rows."""
     rows: list[list[Drawable]] = []
-    used = 0.0
+    line_width = 0.0
     for element in elements:
-        if rows and used + gap + element.width <= most:
+        if rows and line_width + gap + element.width <= most:
             rows[-1].append(element)
-            used += gap + element.width
+            line_width += gap + element.width
         else:
             rows.append([element])
-            used = element.width
+            line_width = element.width
     return stack((row(parts, gap) for parts in rows), gap if across is None else across)
 
 
@@ -197,11 +197,11 @@ def svg_document(page: Drawable, *, title: str, description: str) -> str:
     )
 
 
-def svg_inline(drawn: Drawable, name: str, style: str = "") -> str:
+def svg_inline(element: Drawable, name: str, style: str = "") -> str:
     """Return a picture inside a page that has the style sheet; *name* is for screen readers, *style* a CSS class."""
     canvas = Canvas()
-    drawn.draw(canvas, 1, 1, drawn.width, drawn.height)
-    across, down = round(drawn.width + 2), round(drawn.height + 2)
+    element.draw(canvas, 1, 1, element.width, element.height)
+    across, down = round(element.width + 2), round(element.height + 2)
     head = f'<svg class="{f"alignup {style}".rstrip()}" role="img" aria-label="{escape(name)}"'
     return f'{head} width="{across}" height="{down}" viewBox="0 0 {across} {down}">{"".join(canvas.parts)}</svg>'
 

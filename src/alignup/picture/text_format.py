@@ -61,31 +61,31 @@ def labeled(
 def wrap(chunks: Iterable[Line], width: int, *, between: str = " ") -> list[Line]:
     """Return *chunks* in lines of at most *width* columns; a chunk that is too long loses its middle."""
     lines: list[list[Cell]] = []
-    used = 0
+    line_width = 0
     for chunk in chunks:
         length = sum(display_width(cell.text) for cell in chunk)
         fitting = chunk
         if length > width:
             fitting = (Cell(shorten("".join(cell.text for cell in chunk), width), chunk[0].style),)
             length = display_width(fitting[0].text)
-        if lines and used + len(between) + length <= width:
+        if lines and line_width + len(between) + length <= width:
             lines[-1] += [Cell(between, "dim"), *fitting]
-            used += len(between) + length
+            line_width += len(between) + length
         else:
             lines.append(list(fitting))
-            used = length
+            line_width = length
     return [tuple(line) for line in lines]
 
 
 def draw_strip(parts: Iterable[tuple[str, str, int]], *, total: int, width: int, fill: Cell) -> Line:
     """Return a strip divided by the amounts of *parts* (character, style, amount); rounding errors do not add up."""
-    cells, sum_, used = [], 0, 0
+    cells, sum_, position = [], 0, 0
     for char, style, amount in parts:
         sum_ += amount
         end = round(sum_ * width / total) if total else 0
-        cells.append(Cell(char * (end - used), style))
-        used = end
-    return (*cells, Cell(fill.text * (width - used), fill.style))
+        cells.append(Cell(char * (end - position), style))
+        position = end
+    return (*cells, Cell(fill.text * (width - position), fill.style))
 
 
 def draw_box(title: str, lines: Iterable[Line], *, width: int) -> list[Line]:

@@ -150,7 +150,7 @@ class Cluster:
         if self._listed:
             for uid in unobserved:
                 self._remember(uid, PodStage.TERMINATING)
-        before = record.ledger
+        ledger_before = record.ledger
         replaced = record.replace_report(model, report, self._stages)
         self._lists += bool(early)
         for pod in early.values():
@@ -159,7 +159,7 @@ class Cluster:
                 self._hosts[pod.uid] = name
                 if pod.uid in self._stages:
                     record.observe_stage(pod.uid, self._stages[pod.uid])
-        results = tuple(self._compare(record, replaced, before))
+        results = tuple(self._compare(record, replaced, ledger_before))
         for binding in (*replaced.confirmed, *replaced.skipped):
             self._hosts.pop(binding.uid, None)
         self._verdicts.touch(name)
@@ -174,11 +174,11 @@ class Cluster:
                 self._hosts.pop(binding.uid, None)
             self._verdicts.forget(host)
 
-    def restore(self, before: HostRecord, uids: Collection[str]) -> None:
-        """Count on assumed pods again whose host was removed and is back; *before* is its record until then."""
-        record = self._records[before.name]
-        self._disturb(before, record.model, record.report, foreign=False)
-        for binding in before.bindings:
+    def restore(self, old_record: HostRecord, uids: Collection[str]) -> None:
+        """Count on assumed pods again whose host was removed and is back; *old_record*: the record of the host then."""
+        record = self._records[old_record.name]
+        self._disturb(old_record, record.model, record.report, foreign=False)
+        for binding in old_record.bindings:
             if binding.uid in uids and not record.holds(binding.uid):
                 record.restore(binding)
                 self._hosts[binding.uid] = record.name
@@ -221,22 +221,27 @@ class Cluster:
         """
         self._lists += 1
         self._listed = True
-        listed = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
-        ended = [
+        pods_by_uid = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
+        ended_pods = [
             (record, uid)
             for record in self._records.values()
             for uid in (*record.ledger.pods, *(binding.uid for binding in record.bindings if binding.observed))
-            if uid not in listed
+            if uid not in pods_by_uid
         ]
-        early = [(pod, host) for host, bound in self._early.items() for pod in bound.values() if pod.uid not in listed]
+        early = [
+            (pod, host)
+            for host, bound_pods in self._early.items()
+            for pod in bound_pods.values()
+            if pod.uid not in pods_by_uid
+        ]
         for pod, host in early:
             self.observe(pod, host, PodStage.ENDED)
         for stage in (PodStage.TERMINATING, PodStage.ENDED):
-            for record, uid in ended:
+            for record, uid in ended_pods:
                 self._enter_stage(record, uid, stage)
                 self._verdicts.touch(record.name)
             if stage is PodStage.TERMINATING:
-                for pod, host, current in listed.values():
+                for pod, host, current in pods_by_uid.values():
                     self.observe(pod, host, current, listed=self._lists)
 
     def observe_rejection(self, uid: str, host: str, reason: str) -> None:
@@ -316,8 +321,8 @@ class Cluster:
         binding = record.binding(pod.uid) if record else None
         if record is None or binding is None or binding.observed:
             return None
-        before = record.without(pod.uid)
-        plain, steered = [self._verdicts.of_steered(pod, before, way) for way in (ANYWHERE, nodes)]
+        record_without_pod = record.without(pod.uid)
+        plain, steered = [self._verdicts.of_steered(pod, record_without_pod, way) for way in (ANYWHERE, nodes)]
         if not plain.admits or not steered.admits:
             return None
         verdict = steered if certain else replace(plain, alternatives=(*plain.alternatives, steered))
@@ -335,13 +340,13 @@ class Cluster:
         verdicts: list[Verdict] = []
         new: list[str] = []
         for pod, host in bindings:
-            known = self._hosts.get(pod.uid) == host
+            already_there = self._hosts.get(pod.uid) == host
             verdicts.append(self.assume(pod, host, beside=beside))
             if not verdicts[-1].admits:
                 for uid in reversed(new):
                     self.forget(uid)
                 break
-            if not known:
+            if not already_there:
                 new.append(pod.uid)
         return tuple(verdicts)
 
@@ -377,8 +382,8 @@ class Cluster:
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """Return the verdicts of those of *hosts* that have a report."""
-        known = self._verdicts.of_all(pod).verdicts
-        verdicts = {host: known[host] for host in hosts if host in known}
+        all_verdicts = self._verdicts.of_all(pod).verdicts
+        verdicts = {host: all_verdicts[host] for host in hosts if host in all_verdicts}
         current_host = self._hosts.get(pod.uid)
         if current_host in verdicts:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
@@ -398,9 +403,15 @@ class Cluster:
         refuse members that a host would admit. Members that are assumed or observed to be bound stay where they are.
         Leave out those that a report contains.
         """
-        held = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
+        placed_on = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
         return place_gang(
-            self._verdicts, self._records, pods, held=held, eligible=eligible, has_room=has_room, max_steps=max_steps
+            self._verdicts,
+            self._records,
+            pods,
+            placed_on=placed_on,
+            eligible=eligible,
+            has_room=has_room,
+            max_steps=max_steps,
         )
 
     def undecided(self, pod: Pod, hosts: Iterable[str] | None = None) -> list[Callable[[], object]]:
@@ -453,24 +464,24 @@ class Cluster:
 
     def plan(self, pods: Sequence[PendingPod], rules: MoveRules) -> MovePlan:
         """Return the fewest moves that were found after which all *pods* are admitted, together."""
-        members = [waiting.pod for waiting in pods]
+        members = [pending_pod.pod for pending_pod in pods]
         planner = self.planner(rules, members)
         if len(pods) == 1:
             return planner.plan(pods)
-        by_uid = {waiting.pod.uid: waiting for waiting in pods}
-        named = {waiting.pod.uid: planner.hosts_for(waiting) for waiting in pods}
-        answer = self.feasible_gang(members, eligible=lambda pod: named[pod.uid])
+        by_uid = {pending_pod.pod.uid: pending_pod for pending_pod in pods}
+        hosts_by_uid = {pending_pod.pod.uid: planner.hosts_for(pending_pod) for pending_pod in pods}
+        answer = self.feasible_gang(members, eligible=lambda pod: hosts_by_uid[pod.uid])
         rest = [by_uid[pod.uid] for pod in answer.rest]
         at_least = 1 if rest and answer.proved else 0
         plan = planner.plan(rest, answer.bindings, at_least=at_least)
         if not plan.feasible and answer.bindings:  # those that fit may be in the way of the others
-            placed = [by_uid[binding.pod.uid] for binding in answer.bindings]
-            again = planner.plan([*rest, *placed], at_least=at_least)
+            placed_pods = [by_uid[binding.pod.uid] for binding in answer.bindings]
+            again = planner.plan([*rest, *placed_pods], at_least=at_least)
             plan = again if again.feasible else plan
         return plan
 
     def planner(self, rules: MoveRules, pods: Iterable[Pod] = ()) -> Planner:
-        """Return the search for plans from the present state; *pods* are those that need room."""
+        """Return the search for plans from the present state; *pods* are the pods that need room."""
         by_host = any(map(depends_on_host, (*pods, *[running.pod for running in rules.pods.values() if running.moves])))
         return Planner(self._verdicts, self._records, rules, by_host=by_host)
 
@@ -505,11 +516,11 @@ class Cluster:
 
     def _unobserved(self, report: HostReport, record: HostRecord | None) -> list[str]:
         """Return the pods of *report* whose binding was not observed, and that the report before does not contain."""
-        known = record.ledger.pods if record else self._early.get(report.host, {})
+        reported_before = record.ledger.pods if record else self._early.get(report.host, {})
         return [
             uid
             for uid in report.ledger.pods
-            if uid not in known
+            if uid not in reported_before
             and uid not in self._stages
             and self._hosts.get(uid) != report.host
             and report.host not in self._possible_hosts.get(uid, ())
@@ -517,11 +528,11 @@ class Cluster:
 
     def _leave_other_host(self, uid: str, host: str) -> None:
         """Forget the pod on another host: it can be on one only."""
-        for before in self._possible_hosts.pop(uid, {self._hosts.get(uid, host)}) - {host}:
-            record = self._records.get(before)
+        for old_host in self._possible_hosts.pop(uid, {self._hosts.get(uid, host)}) - {host}:
+            record = self._records.get(old_host)
             if record is not None:
                 record.forget(uid)
-                self._verdicts.touch(before)
+                self._verdicts.touch(old_host)
 
     def _disturb(self, record: HostRecord, model: HostModel, report: HostReport, *, foreign: bool) -> None:
         """Note what a report shows beyond the events that were observed; *foreign*: pods that were not."""
@@ -537,23 +548,23 @@ class Cluster:
 
     def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:
         """Find the causes of rejections; *reports* that arrived may have told them."""
-        waiting = []
-        for rejected in record.rejected:
-            rejected.reports += reports
-            causes = [cause for cause in Cause if cause in rejected.binding.causes]
-            if not causes and self._ended_before(rejected.binding, record):
+        unexplained = []
+        for rejection in record.rejected:
+            rejection.reports += reports
+            causes = [cause for cause in Cause if cause in rejection.binding.causes]
+            if not causes and self._ended_before(rejection.binding, record):
                 causes = [Cause.POD_END]
-            if not causes and rejected.reports < MAX_REPORTS:
-                waiting.append(rejected)
+            if not causes and rejection.reports < MAX_REPORTS:
+                unexplained.append(rejection)
                 continue
-            if not causes and rejected.binding.steered:
+            if not causes and rejection.binding.steered:
                 causes = [Cause.STEERING]
             if not causes and record.report.approximate:
                 causes = [Cause.APPROXIMATE]
             if not causes:
-                causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._note_rejection(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
-        record.rejected = waiting
+                causes = [Cause.HOST_RESOURCES if rejection.reason.startswith("OutOf") else Cause.UNEXPLAINED]
+            self._note_rejection(RejectedPrediction(rejection.binding.uid, record.name, causes[0]))
+        record.rejected = unexplained
 
     def _note_rejection(self, prediction: RejectedPrediction) -> None:
         self._rejections.append(prediction)
@@ -565,19 +576,21 @@ class Cluster:
         """Return whether a rejection is explained by pods that ended after the prediction."""
         if binding.ledger is None:
             return False
-        known = record.ledger.pods
-        ended = [uid for uid in binding.ledger.pods if uid not in known or self._stages.get(uid) is PodStage.ENDED]
-        return rejected_after_ends(binding.pod, record.model, binding.ledger, ended)
+        reported_pods = record.ledger.pods
+        ended_uids = [
+            uid for uid in binding.ledger.pods if uid not in reported_pods or self._stages.get(uid) is PodStage.ENDED
+        ]
+        return rejected_after_ends(binding.pod, record.model, binding.ledger, ended_uids)
 
     def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:
         """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""
-        for place, binding in enumerate(replaced.confirmed):
+        for position, binding in enumerate(replaced.confirmed):
             if binding.foreign:
                 continue
             difference = placement_difference(binding.verdict, binding.uid, record.model, record.ledger)
             causes = [cause for cause in Cause if cause in binding.causes]
             if difference and not causes:
-                earlier = [confirmed.pod for confirmed in replaced.confirmed[:place]]
+                earlier = [confirmed.pod for confirmed in replaced.confirmed[:position]]
                 if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
                 elif binding.steered:

@@ -44,28 +44,28 @@ def measure_free_capacity(host: Host, *, before: FreeCapacity | None = None) -> 
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     inventories = _counted(devices)
-    placed = {name: inventory for name, inventory in inventories.items() if inventory.placed}
+    placed_inventories = {name: inventory for name, inventory in inventories.items() if inventory.placed}
     largest: dict[str, int] = {}
     stranded = dict.fromkeys(inventories, 0)
     stranded_cpus = 0
-    for node, offered in largest_requests(host).items():
-        for name, size in offered.items():
+    for node, node_amounts in largest_requests(host).items():
+        for name, size in node_amounts.items():
             if size > largest.get(name, -1):
                 largest[name] = size
         share = DEVICE
         if exclusive:
             free = cpus.free.get(node, 0)
-            stranded_cpus += free - offered[CPU]
+            stranded_cpus += free - node_amounts[CPU]
             own_cpus = (cpus.node_cpus.get(node, 0) & exclusive).bit_count()
-            share = DEVICE * free // own_cpus if own_cpus and offered[CPU] else 0
+            share = DEVICE * free // own_cpus if own_cpus and node_amounts[CPU] else 0
         if node in memory.nodes:
             allocatable = memory.nodes[node].tables[MEMORY].allocatable
-            share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
-        for resource, inventory in placed.items():
+            share = min(share, DEVICE * node_amounts[MEMORY] // allocatable if allocatable else 0)
+        for resource, inventory in placed_inventories.items():
             here = inventory.on.get(node, 0)
             count = (here & inventory.healthy).bit_count()
-            left = max(0, DEVICE * (devices.free[resource] & here).bit_count() - share * count)
-            stranded[resource] += left if count <= MAX_COUNTED else left * MAX_COUNTED // count
+            left_over = max(0, DEVICE * (devices.free[resource] & here).bit_count() - share * count)
+            stranded[resource] += left_over if count <= MAX_COUNTED else left_over * MAX_COUNTED // count
     same = before is not None and stranded == before.stranded_devices
     return FreeCapacity(largest, stranded_cpus, before.stranded_devices if before and same else stranded)
 
@@ -85,9 +85,9 @@ def count_stranded(
 ) -> int:
     """Return how much of all devices is stranded, *by_nodes* or by the totals of the host, after *pod* if given."""
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
-    taken: Mapping[str, int] = {}
+    pod_scalars: Mapping[str, int] = {}
     if pod is not None:
-        milli, size, taken = milli - pod.milli_cpu, size - pod.memory, pod.scalars
+        milli, size, pod_scalars = milli - pod.milli_cpu, size - pod.memory, pod.scalars
     share = min(
         DEVICE * max(milli, 0) // allocatable.milli_cpu if allocatable.milli_cpu else 0,
         DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
@@ -95,9 +95,9 @@ def count_stranded(
     stranded = 0
     for resource, inventory in _counted(devices).items():
         count = inventory.healthy.bit_count()
-        short = max(0, DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count)
-        counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
-        stranded += max(by_nodes[resource], short if count <= counted else short * counted // count)
+        short = max(0, DEVICE * (devices.free[resource].bit_count() - pod_scalars.get(resource, 0)) - share * count)
+        counted_devices = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
+        stranded += max(by_nodes[resource], short if count <= counted_devices else short * counted_devices // count)
     return stranded
 
 
@@ -109,13 +109,14 @@ def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]
     unused = 0
     requested = set(requested)
     for resource, inventory in _counted(devices).items():
-        counted = devices.free[resource] if resource in requested else inventory.healthy
+        counted_devices = devices.free[resource] if resource in requested else inventory.healthy
         if inventory.placed:
             unused += sum(
-                min((counted & inventory.on.get(node, 0)).bit_count(), MAX_COUNTED) for node in bits.members(nodes)
+                min((counted_devices & inventory.on.get(node, 0)).bit_count(), MAX_COUNTED)
+                for node in bits.members(nodes)
             )
         else:
-            unused += min(counted.bit_count(), MAX_COUNTED)
+            unused += min(counted_devices.bit_count(), MAX_COUNTED)
     return unused
 
 
@@ -138,11 +139,11 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
             available = devices.free[resource]
             # Devices without topology are equally near to every node.
             free[resource] = (available & inventory.on.get(node, 0) if inventory.placed else available).bit_count()
-        limited = {name: max(0, min(size, in_total.get(name, size))) for name, size in free.items()}
+        limited_amounts = {name: max(0, min(size, in_total.get(name, size))) for name, size in free.items()}
         units = {name: names.page_size(name) or 1 for name in free if name.startswith(HUGEPAGES)}
         if whole_cores:
             units[CPU] = max(rules.view.cpus_per_core, 1)
-        largest[node] = {name: size - size % units.get(name, 1) for name, size in limited.items()}
+        largest[node] = {name: size - size % units.get(name, 1) for name, size in limited_amounts.items()}
     return largest
 
 
@@ -151,9 +152,9 @@ def _left_in_total(ledger: Ledger, allocatable: NodeAllocatable) -> dict[str, in
     used = ledger.used
     counts = {**allocatable.scalars, **ledger.devices.allocatable()}
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
-    left = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
+    left_over = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
     if milli < 1 or size < 1:  # a pod with managed memory needs some of both
-        left |= dict.fromkeys(allocatable.scalars, 0) | {CPU: 0, MEMORY: 0}
+        left_over |= dict.fromkeys(allocatable.scalars, 0) | {CPU: 0, MEMORY: 0}
     else:
-        left |= {CPU: milli // 1000, MEMORY: size}
-    return left if used.pods < allocatable.pods else dict.fromkeys(left, 0)
+        left_over |= {CPU: milli // 1000, MEMORY: size}
+    return left_over if used.pods < allocatable.pods else dict.fromkeys(left_over, 0)

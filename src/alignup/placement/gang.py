@@ -68,35 +68,35 @@ def place_gang(  # noqa: PLR0913 - one question
     records: Mapping[str, HostRecord],
     members: Sequence[Pod],
     *,
-    held: Mapping[str, str],
+    placed_on: Mapping[str, str],
     eligible: EligibleHosts | None = None,
     has_room: HasRoom | None = None,
     max_steps: int = MAX_STEPS,
 ) -> GangAnswer:
-    """Decide on all *members* together; *held* are the hosts of those that are assumed or bound already, by uid.
+    """Decide on all *members* together; *placed_on*: the hosts of members that are assumed or bound already, by uid.
 
     *has_room* may refuse members that a host would admit. ``PodError`` if no host could decide on one of them.
     """
-    kept = [GangBinding(pod, held[pod.uid]) for pod in members if pod.uid in held]
-    waiting = [pod for pod in members if pod.uid not in held]
-    kinds = _sort_into_kinds(verdicts, waiting, eligible)
+    placed_before = [GangBinding(pod, placed_on[pod.uid]) for pod in members if pod.uid in placed_on]
+    waiting_pods = [pod for pod in members if pod.uid not in placed_on]
+    kinds = _sort_into_kinds(verdicts, waiting_pods, eligible)
 
     def fits(host: str, path: _Path) -> bool:
         return has_room is None or has_room(host, [kinds[number].members[0] for number in path])
 
-    search = _Search(verdicts, records, kinds, held, max_steps)
+    search = _Search(verdicts, records, kinds, placed_on, max_steps)
     paths, proved = search.fill_hosts(fits)
     if not proved and len(kinds) > 1:
         more, complete = search.add_up(paths)
         if all(fits(host, path[:end]) for host, path in more.items() for end in range(1, len(path) + 1)):
             paths, proved = more, complete  # others might have room where these do not
     members_left = [iter(kind.members) for kind in kinds]
-    placed = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
+    new_bindings = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
     rest = {pod.uid: number for number, left in enumerate(members_left) for pod in left}
     reasons = {number: search.verdicts_beside(paths, number) for number in set(rest.values())}
     return GangAnswer(
-        bindings=(*kept, *placed),
-        rest=tuple([pod for pod in waiting if pod.uid in rest]),
+        bindings=(*placed_before, *new_bindings),
+        rest=tuple([pod for pod in waiting_pods if pod.uid in rest]),
         verdicts={uid: reasons[number] for uid, number in rest.items()},
         proved=proved,
         steps=search.steps,
@@ -105,12 +105,12 @@ def place_gang(  # noqa: PLR0913 - one question
 
 def _sort_into_kinds(verdicts: HostVerdicts, members: Iterable[Pod], eligible: EligibleHosts | None) -> list[_Kind]:
     kinds: dict[tuple[PodShape, frozenset[str] | None], _Kind] = {}
-    known: dict[int, tuple[Collection[str], frozenset[str]]] = {}  #: by identity: most members have the same hosts
+    host_sets: dict[int, tuple[Collection[str], frozenset[str]]] = {}  #: by identity: most members have the same hosts
     for pod in members:
         hosts = None
         if eligible is not None:
-            named = eligible(pod)
-            hosts = known.setdefault(id(named), (named, frozenset(named)))[1]
+            eligible_hosts = eligible(pod)
+            hosts = host_sets.setdefault(id(eligible_hosts), (eligible_hosts, frozenset(eligible_hosts)))[1]
         shape = verdicts.shape(pod)
         kinds.setdefault((shape, hosts), _Kind(shape, hosts, [])).members.append(pod)
     return list(kinds.values())
@@ -126,17 +126,20 @@ class _Search:
         verdicts: HostVerdicts,
         records: Mapping[str, HostRecord],
         kinds: Sequence[_Kind],
-        held: Mapping[str, str],
+        placed_on: Mapping[str, str],
         max_steps: int,
     ) -> None:
-        self._verdicts, self._records, self._kinds, self._max_steps = verdicts, records, kinds, max_steps
+        self._verdicts = verdicts
+        self._records = records
+        self._kinds = kinds
+        self._max_steps = max_steps
         self._tables = [verdicts.of_all(kind.members[0]) for kind in kinds]
-        self._beside = frozenset(held)
+        self._beside = frozenset(placed_on)
         self._by_host = any(kind.shape.by_host for kind in kinds)
         self._after: dict[tuple[TentativeHost, int], TentativeHost | None] = {}
         self._starts: dict[str, TentativeHost | None] = {}
-        self._holding = sorted(set(held.values()))  #: hosts whose kept verdicts count members of the gang
-        self._wanted: _Counts = tuple([len(kind.members) for kind in kinds])
+        self._holding = sorted(set(placed_on.values()))  #: hosts whose kept verdicts count members of the gang
+        self._member_counts: _Counts = tuple([len(kind.members) for kind in kinds])
         self._work = 0  #: in additions
 
     @property
@@ -150,61 +153,61 @@ class _Search:
         complete = True
         try:
             for number in sorted(range(len(self._kinds)), key=self._count_admitting):
-                left = self._wanted[number]
-                known = [host for host in hosts if self._kinds[number].may_use(host)]
-                for host in chain(known, self._candidates(number, without=hosts)):
-                    if not left:
+                members_left = self._member_counts[number]
+                used_hosts = [host for host in hosts if self._kinds[number].may_use(host)]
+                for host in chain(used_hosts, self._candidates(number, without=hosts)):
+                    if not members_left:
                         break
                     current = hosts.get(host) or self._start(host)
                     path = (*paths.get(host, ()), number)
-                    while left and current and (after := self._try(host, current, number)) and fits(host, path):
+                    while members_left and current and (after := self._try(host, current, number)) and fits(host, path):
                         hosts[host] = current = after
                         paths[host], path = path, (*path, number)
-                        left -= 1
-                complete = complete and not left
+                        members_left -= 1
+                complete = complete and not members_left
         except _OutOfStepsError:
             return paths, False
         return paths, complete or len(self._kinds) <= 1
 
-    def add_up(self, known: dict[str, _Path]) -> tuple[dict[str, _Path], bool]:
-        """Search for more members than *known* ones, among all that the hosts can hold together."""
+    def add_up(self, found_paths: dict[str, _Path]) -> tuple[dict[str, _Path], bool]:
+        """Search for paths with more members than *found_paths*, among all that the hosts can hold together."""
         groups: dict[tuple[TentativeHost, _Path], list[str]] = {}  #: hosts that decide alike, for the same kinds
         for host in self._all_candidates():
             kinds = tuple([number for number, kind in enumerate(self._kinds) if kind.may_use(host)])
             if start := self._start(host):
                 groups.setdefault((start, kinds), []).append(host)
         nothing = (0,) * len(self._kinds)
-        reached: dict[_Counts, _Sum | None] = {nothing: None}
+        reached_counts: dict[_Counts, _Sum | None] = {nothing: None}
         complete = True
         try:
             for (start, kinds), hosts in groups.items():
                 held_by_one = self._held(hosts[0], start, kinds)
-                newest: Iterable[_Counts] = list(reached)
+                newest: Iterable[_Counts] = list(reached_counts)
                 for host in hosts:
-                    newest = list(self._extend(reached, newest, host, held_by_one))
-                    if not newest or self._wanted in reached:
+                    newest = list(self._extend(reached_counts, newest, host, held_by_one))
+                    if not newest or self._member_counts in reached_counts:
                         break
-                if self._wanted in reached:
+                if self._member_counts in reached_counts:
                     break
         except _OutOfStepsError:
             complete = False
-        best = max(reached, key=lambda counts: (sum(counts), counts))
-        if sum(best) <= sum(map(len, known.values())):
-            return known, complete
+        best = max(reached_counts, key=lambda counts: (sum(counts), counts))
+        if sum(best) <= sum(map(len, found_paths.values())):
+            return found_paths, complete
         paths: dict[str, _Path] = {}
-        while last := reached[best]:
+        while last := reached_counts[best]:
             paths[last.host] = last.path
             best = last.before
         return dict(reversed(paths.items())), complete
 
     def verdicts_beside(self, paths: Mapping[str, _Path], number: int) -> Feasibility:
-        """Return the verdicts of eligible hosts on one more member of a kind, beside those placed."""
+        """Return the verdicts of eligible hosts on one more member of a kind, beside the placed members."""
         kind = self._kinds[number]
         verdicts = {host: verdict for host, verdict in self._tables[number].verdicts.items() if kind.may_use(host)}
         for host in {*paths, *self._holding}.intersection(verdicts):
             current = self._start(host)
-            for placed in paths.get(host, ()):
-                current = current and self._after[current, placed]
+            for kind_number in paths.get(host, ()):
+                current = current and self._after[current, kind_number]
             if current:
                 verdicts[host] = self._verdicts.of_tentative(host, current, kind.shape)
         return Feasibility(verdicts)
@@ -245,33 +248,33 @@ class _Search:
 
     def _held(self, host: str, start: TentativeHost, kinds: _Path) -> dict[_Counts, _Path]:
         """Return all numbers of members that a host can hold, each with an order of binding."""
-        held: dict[_Counts, _Path] = {}
+        holdings: dict[_Counts, _Path] = {}
         newest: dict[tuple[_Counts, TentativeHost], _Path] = {((0,) * len(self._kinds), start): ()}
         while newest:
             grown: dict[tuple[_Counts, TentativeHost], _Path] = {}
             for (counts, current), path in newest.items():
                 for number in kinds:
-                    if counts[number] < self._wanted[number] and (after := self._try(host, current, number)):
+                    if counts[number] < self._member_counts[number] and (after := self._try(host, current, number)):
                         more = (*counts[:number], counts[number] + 1, *counts[number + 1 :])
                         grown.setdefault((more, after), (*path, number))
-                        held.setdefault(more, (*path, number))
+                        holdings.setdefault(more, (*path, number))
             newest = grown
-        return held
+        return holdings
 
     def _extend(
         self,
-        reached: "dict[_Counts, _Sum | None]",
+        reached_counts: "dict[_Counts, _Sum | None]",
         sums: Iterable[_Counts],
         host: str,
-        held: Mapping[_Counts, _Path],
+        holdings: Mapping[_Counts, _Path],
     ) -> Iterator[_Counts]:
         """Add what *host* can hold to each of the *sums*; yield those that were not reached before."""
-        for before in sums:
-            self._spend(len(held) * len(before))
-            for counts, path in held.items():
-                total = tuple(map(int.__add__, before, counts))
-                if total not in reached and all(map(int.__le__, total, self._wanted)):
-                    reached[total] = _Sum(before, host, path)
+        for earlier_counts in sums:
+            self._spend(len(holdings) * len(earlier_counts))
+            for counts, path in holdings.items():
+                total = tuple(map(int.__add__, earlier_counts, counts))
+                if total not in reached_counts and all(map(int.__le__, total, self._member_counts)):
+                    reached_counts[total] = _Sum(earlier_counts, host, path)
                     yield total
 
 

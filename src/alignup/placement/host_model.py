@@ -24,12 +24,13 @@ from alignup.placement.steered import ANYWHERE, decide_steered
 
 
 class HostModel:
-    def __init__(self, machine: Machine, settings: Settings, located: Machine | None = None) -> None:
-        """Make a model; *located* is the machine with PCI devices, if decisions depend on them."""
-        self.machine, self.settings = machine, settings
+    def __init__(self, machine: Machine, settings: Settings, located_machine: Machine | None = None) -> None:
+        """Make a model; *located_machine* is the machine with PCI devices, if decisions depend on them."""
+        self.machine = machine
+        self.settings = settings
         self.host = Host(machine, settings)
         # A wrong rule would send pods to nodes that reject them, so only rules of the configuration count.
-        rules = PluginRules(settings.plugin_rules, by_name=False, machine=located)
+        rules = PluginRules(settings.plugin_rules, by_name=False, machine=located_machine)
         self.host.devices = replace(self.host.devices, plugin_rules=rules)
         self.host.providers = (self.host.devices, *self.host.providers[1:])
         self._aligning = copy(self.host)
@@ -96,10 +97,10 @@ class HostModels:
     def __len__(self) -> int:
         return self._count
 
-    def keep(self, used: Collection[HostModel]) -> None:
+    def keep(self, used_models: Collection[HostModel]) -> None:
         """Forget the models that no host is of any more; a host may report another machine every second."""
-        kept = {key: [model for model in models if model in used] for key, models in self._models.items()}
-        self._models = {key: models for key, models in kept.items() if models}
+        remaining = {key: [model for model in models if model in used_models] for key, models in self._models.items()}
+        self._models = {key: models for key, models in remaining.items() if models}
         self._count = sum(map(len, self._models.values()))
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:
@@ -107,15 +108,15 @@ class HostModels:
         if self._last is not None and self._last[0] is machine and self._last[1] is settings:
             return self._last[2]
         # Machines with equal facts decide alike, apart from their devices.
-        located = machine if machine.pci and NEEDS_LINKS.intersection(settings.plugin_rules.values()) else None
-        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory, _places(located)), [])
+        located_machine = machine if machine.pci and NEEDS_LINKS.intersection(settings.plugin_rules.values()) else None
+        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory, _places(located_machine)), [])
         facts = (machine.distances, machine.report)
         for model in models:
             if facts == (model.machine.distances, model.machine.report) and settings == model.settings:
                 break
         else:
             plain = replace(machine, devices=(), pci=(), gaps=(), links=(), stated_levels=())
-            models.append(model := HostModel(plain, settings, located))
+            models.append(model := HostModel(plain, settings, located_machine))
             self._count += 1
         self._last = (machine, settings, model)
         return model
@@ -141,7 +142,7 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
 
 
 def ledger_after(decision: Decision) -> Ledger | None:
-    """Return the ledger after an admission, with the devices that the pod may have got instead of those in it."""
+    """Return the ledger after an admission, with other devices that the pod may have got instead."""
     after = decision.after
     if after is None or after.places is None:
         return after
@@ -159,8 +160,8 @@ def _random_stages(decision: Decision) -> Iterator[tuple[str, list[Device]]]:
     for placement in decision.placements:
         for resource, ids in placement.devices.items():
             inventory = after.devices.inventories[resource]
-            taken = inventory.find(ids)
+            allocated_devices = inventory.find(ids)
             free = before.devices.free[resource]
             for stage in by_affinity(inventory, free, placement.hint.nodes):
-                if stage & taken and stage & ~taken:
+                if stage & allocated_devices and stage & ~allocated_devices:
                     yield resource, [inventory.devices[index] for index in bits.members(stage)]

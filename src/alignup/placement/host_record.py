@@ -126,7 +126,9 @@ class HostRecord:
         for binding in skipped:
             self._blame(binding)
         self._skipped |= {binding.uid: binding for binding in skipped}
-        self.model, self.report, self.ledger = model, report, ledger
+        self.model = model
+        self.report = report
+        self.ledger = ledger
         self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped]
         logged = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
         of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
@@ -142,9 +144,9 @@ class HostRecord:
         observed = [binding for binding in self.bindings if binding.observed]
         return tuple(
             binding
-            for place, binding in enumerate(observed)
+            for position, binding in enumerate(observed)
             if binding not in confirmed
-            and any(later in confirmed and not _unordered(binding, later) for later in observed[place + 1 :])
+            and any(later in confirmed and not _unordered(binding, later) for later in observed[position + 1 :])
         )
 
     def assume(self, pod: Pod, verdict: Verdict | None, *, or_elsewhere: bool = False) -> None:
@@ -163,7 +165,8 @@ class HostRecord:
 
     def steer(self, binding: Binding, ways: tuple[NodeSet, ...], verdict: Verdict) -> None:
         """Replace the prediction for an assumed pod that is steered to NUMA nodes before its binding."""
-        binding.ways, binding.verdict = ways, verdict
+        binding.ways = ways
+        binding.verdict = verdict
         self._states = None
 
     def without(self, uid: str) -> "HostRecord":
@@ -176,10 +179,12 @@ class HostRecord:
         return other
 
     def before(self, uid: str) -> "HostRecord":
-        """Return this record as it would be without an assumed pod, and without those that come after it."""
+        """Return this record as it would be without an assumed pod, and without the pods that come after this pod."""
         other = copy(self)
-        place = next(place for place, entry in enumerate(self._log) if entry.uid == uid and isinstance(entry, Binding))
-        vars(other).update(_log=self._log[:place], _states=None, _steps=dict(self._steps))
+        position = next(
+            position for position, entry in enumerate(self._log) if entry.uid == uid and isinstance(entry, Binding)
+        )
+        vars(other).update(_log=self._log[:position], _states=None, _steps=dict(self._steps))
         return other
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
@@ -187,21 +192,25 @@ class HostRecord:
 
         *listed*: a number of the list that shows it, after everything observed before this list.
         """
-        known = self.binding(pod.uid)
-        if pod.uid in self.ledger.pods or (known and known.observed):
+        binding = self.binding(pod.uid)
+        if pod.uid in self.ledger.pods or (binding and binding.observed):
             return
-        place = self._first_unobserved()
-        if known:
-            overtaken = [entry for entry in self._log[place : self._log.index(known)] if isinstance(entry, Binding)]
-            self._log.remove(known)
-            _change_order(overtaken, known)
-            known.observed, known.listed, known.or_elsewhere = True, listed, False
+        position = self._first_unobserved()
+        if binding:
+            overtaken = [
+                entry for entry in self._log[position : self._log.index(binding)] if isinstance(entry, Binding)
+            ]
+            self._log.remove(binding)
+            _change_order(overtaken, binding)
+            binding.observed = True
+            binding.listed = listed
+            binding.or_elsewhere = False
         else:
-            known = Binding(pod, observed=True, foreign=True, listed=listed)
+            binding = Binding(pod, observed=True, foreign=True, listed=listed)
             for later in self.bindings:
                 if not later.observed:
                     later.causes.add(Cause.FOREIGN_POD)
-        self._log.insert(place, known)
+        self._log.insert(position, binding)
         self._states = None
 
     def observe_stage(self, uid: str, stage: PodStage) -> None:
@@ -236,7 +245,11 @@ class HostRecord:
 
     def disturb(self, cause: Cause) -> None:
         """Record a cause that can change the kubelet's decision on every unconfirmed pod."""
-        for binding in (*self.bindings, *self._skipped.values(), *(rejected.binding for rejected in self.rejected)):
+        for binding in (
+            *self.bindings,
+            *self._skipped.values(),
+            *(rejection.binding for rejection in self.rejected),
+        ):
             binding.causes.add(cause)
 
     def states(self) -> PossibleStates:
@@ -248,18 +261,22 @@ class HostRecord:
         return self._states
 
     def _first_unobserved(self) -> int:
-        places = (place for place, entry in enumerate(self._log) if isinstance(entry, Binding) and not entry.observed)
+        places = (
+            position for position, entry in enumerate(self._log) if isinstance(entry, Binding) and not entry.observed
+        )
         return next(places, len(self._log))
 
     def _prune(self) -> None:
         """Forget events of pods that are nowhere, and pods that came and ended without another binding between."""
         self._states = None
-        for ended in [entry for entry in self._log if isinstance(entry, StageChange) and entry.stage is PodStage.ENDED]:
-            binding = self.binding(ended.uid)
-            if binding and ended.uid not in self.ledger.pods:
-                between = self._log[self._log.index(binding) + 1 : self._log.index(ended)]
+        for stage_change in [
+            entry for entry in self._log if isinstance(entry, StageChange) and entry.stage is PodStage.ENDED
+        ]:
+            binding = self.binding(stage_change.uid)
+            if binding and stage_change.uid not in self.ledger.pods:
+                between = self._log[self._log.index(binding) + 1 : self._log.index(stage_change)]
                 if not any(isinstance(entry, Binding) for entry in between):
-                    self._log = [entry for entry in self._log if entry.uid != ended.uid]
+                    self._log = [entry for entry in self._log if entry.uid != stage_change.uid]
         self._log = [entry for entry in self._log if isinstance(entry, Binding) or self.holds(entry.uid)]
 
     def _replay(self) -> PossibleStates:
@@ -342,13 +359,14 @@ def _change_order(overtaken: Sequence[Binding], binding: Binding) -> None:
     Equal pods get what was predicted for the first, the second, and so on. With others, all may be placed elsewhere.
     """
     before, after = (*overtaken, binding), (binding, *overtaken)
-    if len({(shape_key(each.pod), each.ways) for each in before}) > 1:
-        for each in before if overtaken else ():
-            each.causes.add(Cause.BINDING_ORDER)
+    if len({(shape_key(entry.pod), entry.ways) for entry in before}) > 1:
+        for entry in before if overtaken else ():
+            entry.causes.add(Cause.BINDING_ORDER)
         return
-    predictions = [(each.verdict, each.ledger) for each in before]
-    for each, (verdict, ledger) in zip(after, predictions, strict=True):
-        each.verdict, each.ledger = verdict, ledger
+    predictions = [(entry.verdict, entry.ledger) for entry in before]
+    for entry, (verdict, ledger) in zip(after, predictions, strict=True):
+        entry.verdict = verdict
+        entry.ledger = ledger
 
 
 def _unordered(first: Binding, second: Binding) -> bool:

@@ -159,12 +159,12 @@ class HostState:
     def verdict(self, shape: PodShape) -> Verdict:
         verdict = self.verdicts.get(shape)
         if verdict is None:
-            counted = self.alignment.model.counted(shape)
-            verdict, allocatable = self.alignment.align(counted)
+            counted_shape = self.alignment.model.counted(shape)
+            verdict, allocatable = self.alignment.align(counted_shape)
             if allocatable is not None:
                 failure = fit.check_fit(
-                    counted.pod,
-                    request=None if counted.pod.statuses else counted.usage,
+                    counted_shape.pod,
+                    request=None if counted_shape.pod.statuses else counted_shape.usage,
                     used=self.ledger.used,
                     allocatable=allocatable,
                     others=map(POD_OF, self.ledger.pods.values()),
@@ -177,7 +177,7 @@ class HostState:
                         self.ledger,
                         before=self.alignment.free_capacity,
                         allocatable=allocatable,
-                        request=counted.usage,
+                        request=counted_shape.usage,
                     )
                     verdict = verdict if score is verdict.score else replace(verdict, score=score)
             self.verdicts[shape] = verdict
@@ -188,7 +188,8 @@ class VerdictCache:
     """Host states and pod shapes in use, and the last *max_states* states that no host is in any more."""
 
     def __init__(self, *, max_shapes: int, max_states: int = 0) -> None:
-        self._max_shapes, self._max_states = max_shapes, max_states
+        self._max_shapes = max_shapes
+        self._max_states = max_states
         self._recent: OrderedDict[HostState, None] = OrderedDict()  #: the one asked for last is at the end
         self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
         self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
@@ -204,10 +205,10 @@ class VerdictCache:
 
     def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
         alignment = self.alignment(model, ledger, approximate=approximate)
-        used = used_key(ledger.used)
-        state = alignment.states.get(used)
+        key = used_key(ledger.used)
+        state = alignment.states.get(key)
         if state is None:
-            state = alignment.states[used] = HostState(alignment, ledger)
+            state = alignment.states[key] = HostState(alignment, ledger)
         if self._max_states:
             self._recent[state] = None
             self._recent.move_to_end(state)
@@ -260,7 +261,7 @@ def _own_state(model: HostModel, ledger: Ledger, *, approximate: bool) -> HostSt
 
 @dataclass(frozen=True, slots=True)
 class TentativeHost:
-    """A host, and pods that were tried on it one after the other; equal ones decide alike."""
+    """A host, and pods that were tried on the host one after the other; equal tentative hosts decide alike."""
 
     states: tuple[HostState, ...]  #: in any of which it may be
     make_state: "_MakeState"  #: makes a state after a change; states of all hosts may be shared
@@ -300,9 +301,9 @@ class TentativeHost:
         if not self.verdict(shape).admits:
             return None
         # Hosts share states, so a ledger may contain pods that another search has tried.
-        tried = {uid for state in self.states for uid in state.ledger.pods if uid.startswith(SHAPE_UID)}
-        number = len(tried)
-        while f"{SHAPE_UID}-{number}" in tried:
+        shape_uids = {uid for state in self.states for uid in state.ledger.pods if uid.startswith(SHAPE_UID)}
+        number = len(shape_uids)
+        while f"{SHAPE_UID}-{number}" in shape_uids:
             number += 1
         pod = replace(shape.pod, uid=f"{SHAPE_UID}-{number}")
         model, approximate = self.states[0].alignment.model, self.states[0].alignment.approximate
@@ -350,7 +351,7 @@ class _ShapeTable:
         return self._ranks
 
     def by_rank(self, among: Collection[str] | None = None) -> Iterator[str]:
-        """Yield the admitting hosts, or those *among* these, best first, equal ones by name."""
+        """Yield the admitting hosts, or only hosts *among* these names, best first, and equal hosts by name."""
         if among is not None and len(among) < len(self._ranks) // _FEW:  # sort these instead of walking all
             yield from sorted(self._ranks.keys() & among, key=lambda host: (self._ranks[host], host))
             return
@@ -359,15 +360,15 @@ class _ShapeTable:
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
         """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""
-        chosen: list[str] = []
+        best_hosts: list[str] = []
         for late in (False, True):
             for rank in sorted(self._by_rank):
                 for host in self._by_rank[rank]:
                     if (host in last) is late and host in among:
-                        chosen.append(host)
-                        if len(chosen) >= limit:
-                            return chosen
-        return chosen
+                        best_hosts.append(host)
+                        if len(best_hosts) >= limit:
+                            return best_hosts
+        return best_hosts
 
 
 class HostVerdicts:
@@ -380,13 +381,15 @@ class HostVerdicts:
         max_states: int,
         on_defect: DefectListener | None = None,
     ) -> None:
-        self._records, self._on_defect = records, on_defect
+        self._records = records
+        self._on_defect = on_defect
         self._max_unconfirmed = max_unconfirmed
         self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
         self._states: dict[str, tuple[HostState, ...]] = {}  #: host → the states in any of which it may be
         self._tables: WeakKeyDictionary[PodShape, _ShapeTable] = WeakKeyDictionary()
         self._version = 0
-        self.kept = self.renewed = 0  #: verdicts in answers about all hosts
+        self.kept = 0  #: verdicts in answers about all hosts that were computed before
+        self.renewed = 0  #: verdicts in answers about all hosts that were computed for the answer
         self._changed: OrderedDict[str, int] = OrderedDict()  #: host → version of its last change, ascending
 
     @property
@@ -425,10 +428,10 @@ class HostVerdicts:
         table = self._tables.get(shape)
         if table is None:
             table = self._tables[shape] = _ShapeTable()
-        before = self.renewed
+        renewed_before = self.renewed
         if table.version < 0:
-            for name, known_record in self._records.items():
-                table.put(name, self._verdict(known_record, shape))
+            for name, record in self._records.items():
+                table.put(name, self._verdict(record, shape))
             self.renewed += len(table.verdicts)
         else:
             for name, version in reversed(self._changed.items()):
@@ -436,7 +439,7 @@ class HostVerdicts:
                     break
                 table.put(name, self._verdict(self._records[name], shape))
                 self.renewed += 1
-        self.kept += len(table.verdicts) - (self.renewed - before)
+        self.kept += len(table.verdicts) - (self.renewed - renewed_before)
         table.version = self._version
         return table
 
@@ -497,14 +500,16 @@ class HostVerdicts:
         if not possible.ledgers or record.report.approximate or shape.critical:
             return unknown(possible.problem or NOT_THERE)
         if record is self._records.get(record.name):
-            known = self._host_states(record, by_host=shape.by_host)
+            current_states = self._host_states(record, by_host=shape.by_host)
         else:
-            known = tuple([_own_state(record.model, ledger, approximate=False) for ledger in possible.ledgers])
-        states = tuple([state.with_markers_on(nodes) for state in known])
+            current_states = tuple([_own_state(record.model, ledger, approximate=False) for ledger in possible.ledgers])
+        states = tuple([state.with_markers_on(nodes) for state in current_states])
         verdict = self._tentative(record, states, frozenset()).verdict(shape)
         if verdict.inventories is not None:
             verdict = verdict.for_host(record.ledger.devices.inventories)
-        there = nodes == ANYWHERE or all(are_on(nodes, each, record.ledger) for each in verdict.possible_placements)
+        there = nodes == ANYWHERE or all(
+            are_on(nodes, placement, record.ledger) for placement in verdict.possible_placements
+        )
         return verdict if there or not verdict.admits else unknown(NOT_THERE)
 
     def _verdict(self, record: HostRecord, shape: PodShape, beside: AbstractSet[str] = frozenset()) -> Verdict:

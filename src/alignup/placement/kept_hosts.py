@@ -1,4 +1,4 @@
-"""Hosts that are kept for pods: whether these fit there at all, and beside which others, once pods have ended."""
+"""Hosts that are kept for pods: whether the pods fit there once others have ended, and beside which other pods."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
@@ -58,14 +58,14 @@ def usable_hosts(
     kind: Callable[[Pod], Hashable],
     may_use: Callable[[Pod, str], bool],
 ) -> dict[str, set[str]]:
-    """Return the hosts that each pod may use, by its uid; those of one *kind* may use the same."""
-    known: dict[Hashable, set[str]] = {}
+    """Return the hosts that each pod may use, by its uid; pods of one *kind* may use the same hosts."""
+    hosts_of_kind: dict[Hashable, set[str]] = {}
     usable: dict[str, set[str]] = {}
     for pod in pods:
         key = kind(pod)
-        if key not in known:
-            known[key] = {name for name in hosts if may_use(pod, name)}
-        usable[pod.uid] = known[key]
+        if key not in hosts_of_kind:
+            hosts_of_kind[key] = {name for name in hosts if may_use(pod, name)}
+        usable[pod.uid] = hosts_of_kind[key]
     return usable
 
 
@@ -83,29 +83,29 @@ def find_hosts(
     """
     hosts: dict[str, tuple[Pod, ...]] = {}
     shapes: dict[Hashable, int] = {}
-    left = {pod.uid: (pod, shapes.setdefault(shape_key(pod), len(shapes))) for pod in pods}
+    waiting_pods = {pod.uid: (pod, shapes.setdefault(shape_key(pod), len(shapes))) for pod in pods}
     used_by_some = set[str]().union(*usable.values())
     unsuitable = 0
     for record in records:
         if record.name not in used_by_some:
             continue
-        held: dict[str, Pod] = {}
-        refused: set[int] = set()  #: shapes that do not fit beside those that the host has by now
-        candidates = {uid: waiting for uid, waiting in left.items() if record.name in usable[uid]}
+        admitted_pods: dict[str, Pod] = {}
+        refused_shapes: set[int] = set()  #: shapes that do not fit beside those that the host has by now
+        candidates = {uid: entry for uid, entry in waiting_pods.items() if record.name in usable[uid]}
         after = record.model.without(record.ledger, record.ledger.pods)
         for uid, (pod, shape) in candidates.items():
-            if shape in refused:
+            if shape in refused_shapes:
                 continue
-            admitted = _admit(record.model, after, pod)
-            if admitted is None:
-                refused.add(shape)
+            ledger_with_pod = _admit(record.model, after, pod)
+            if ledger_with_pod is None:
+                refused_shapes.add(shape)
             else:
-                held[uid], after = pod, admitted
-                refused.clear()
-        if held:
-            hosts[record.name] = tuple(held.values())
-            left = {uid: waiting for uid, waiting in left.items() if uid not in held}
-        unsuitable += bool(candidates) and not held
-        if not left or unsuitable >= max_unsuitable:
+                admitted_pods[uid], after = pod, ledger_with_pod
+                refused_shapes.clear()
+        if admitted_pods:
+            hosts[record.name] = tuple(admitted_pods.values())
+            waiting_pods = {uid: entry for uid, entry in waiting_pods.items() if uid not in admitted_pods}
+        unsuitable += bool(candidates) and not admitted_pods
+        if not waiting_pods or unsuitable >= max_unsuitable:
             break
-    return {} if left else hosts
+    return {} if waiting_pods else hosts

@@ -66,7 +66,7 @@ class RunningPod:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step: a pod is evicted from a host, or admitted by it."""
+    """One step: a pod is evicted from a host, or admitted by a host."""
 
     pod: Pod
     host: str
@@ -145,7 +145,7 @@ class PendingPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Defragmentation:
-    """Moves after which more pods of one shape fit, and what each of them brings."""
+    """Moves after which more pods of one shape fit, and how many more pods fit after each move."""
 
     fitting: int  #: pods of the shape that fit without a move
     steps: tuple[PlanStep, ...] = ()
@@ -199,23 +199,25 @@ class Planner:
 
     # Plans
 
-    def plan(self, pods: Sequence[PendingPod], placed: Sequence[GangBinding] = (), *, at_least: int = 0) -> MovePlan:
-        """Return the smallest plan that was found for *pods*, beside those of their gang that are *placed* already.
+    def plan(
+        self, pods: Sequence[PendingPod], placed_bindings: Sequence[GangBinding] = (), *, at_least: int = 0
+    ) -> MovePlan:
+        """Return the smallest plan that was found for *pods*, beside the pods of their gang in *placed_bindings*.
 
-        More than one pod are placed one after the other, each with the fewest moves beside those before it; *at_least*
-        so many moves are certainly needed.
+        Several pods are placed one after the other, each with the fewest moves beside the pods before. At least
+        *at_least* moves are certainly needed.
         """
         room = _Room({})
-        for pod, host in placed:
+        for pod, host in placed_bindings:
             room = self._place(room, PlanStep(pod, host, _UNDECIDED)) or room
-        for waiting in pods:
-            more, fewest = self._make_room(room, waiting)
+        for pending_pod in pods:
+            more, fewest = self._make_room(room, pending_pod)
             if more is None:
-                beside = " beside the rest of its gang" if len(pods) + len(placed) > 1 else ""
-                problem = f"{waiting.name} finds no room{beside}: {self._explain(waiting)}"
+                beside = " beside the rest of its gang" if len(pods) + len(placed_bindings) > 1 else ""
+                problem = f"{pending_pod.name} finds no room{beside}: {self._explain(pending_pod)}"
                 return MovePlan(problem=problem, tried=self.tried)
             room = more
-            if len(pods) == 1 and not placed:
+            if len(pods) == 1 and not placed_bindings:
                 at_least = fewest
         steps = self.verify(room.steps)
         if steps is None:
@@ -254,17 +256,17 @@ class Planner:
             proved.append(step)
         return tuple(proved), None
 
-    def _make_room(self, room: _Room, waiting: PendingPod) -> tuple[_Room | None, int]:
+    def _make_room(self, room: _Room, pending_pod: PendingPod) -> tuple[_Room | None, int]:
         """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""
         self._limited = False
         self._never_admitting.clear()
         best: _Room | None = None
         count = 0
         try:
-            for host, after in self._targets(room.hosts, waiting):
-                step = PlanStep(waiting.pod, host, _UNDECIDED)
+            for host, after in self._targets(room.hosts, pending_pod):
+                step = PlanStep(pending_pod.pod, host, _UNDECIDED)
                 return _Room({**room.hosts, host: after}, (*room.steps, step), room.evicted), 0
-            best = self._quick_room(room, waiting) or self._quick_room(room, waiting, depth=QUICK_DEPTH)
+            best = self._quick_room(room, pending_pod) or self._quick_room(room, pending_pod, depth=QUICK_DEPTH)
             if best is not None and self._rules.first:
                 return best, 1
             most = self._rules.max_moves if best is None else len(best.evicted) - len(room.evicted)
@@ -272,7 +274,7 @@ class Planner:
                 if best is not None and count == most > PROVED_MOVES:
                     break  # no plan has fewer moves; to try all sets of this size for a cheaper one takes too long
                 cheapest = None
-                for other in self._rooms(room, waiting, count, most=1):
+                for other in self._rooms(room, pending_pod, count, most=1):
                     if cheapest is None or self._order(other) < self._order(cheapest):
                         best = cheapest = other  # stays the best if time runs out
                 if cheapest is not None or count >= len(self._rules.pods):
@@ -282,15 +284,15 @@ class Planner:
             return best, max(count, 1)
         return best, 1 if self._limited else count
 
-    def _quick_room(self, room: _Room, waiting: PendingPod, *, depth: int = 0, exclude: str = "") -> _Room | None:
+    def _quick_room(self, room: _Room, pending_pod: PendingPod, *, depth: int = 0, exclude: str = "") -> _Room | None:
         """Return a room on one of the most promising hosts, without a proof that it needs the fewest moves.
 
         Moves that make room for a moved pod are tried up to *depth*, the first that are found.
         """
         best: _Room | None = None
-        hosts = (host for host in self._promising(room.hosts, waiting) if host != exclude)
+        hosts = (host for host in self._promising(room.hosts, pending_pod) if host != exclude)
         for host in islice(hosts, QUICK_HOSTS):
-            search = self._search(room, waiting.pod, host)
+            search = self._search(room, pending_pod.pod, host)
             spared = search.spare() if search.units else None
             if spared is None:
                 self._never_admitting.update(() if exclude else (host,))
@@ -301,7 +303,7 @@ class Planner:
                 self._without_new_places.update(() if exclude else (_uids(leaving),))
                 continue
             if len(moves.evicted) <= self._rules.max_moves:
-                other = _completed(room, moves, PlanStep(waiting.pod, host, _UNDECIDED))
+                other = _completed(room, moves, PlanStep(pending_pod.pod, host, _UNDECIDED))
                 best = other if best is None or self._order(other) < self._order(best) else best
                 if depth or exclude:
                     break
@@ -331,28 +333,30 @@ class Planner:
         return room
 
     def _rooms(
-        self, room: _Room, waiting: PendingPod, count: int, *, exclude: str = "", most: int | None = None
+        self, room: _Room, pending_pod: PendingPod, count: int, *, exclude: str = "", most: int | None = None
     ) -> Iterator[_Room]:
         """Yield the ways to make room with *count* moves, some of which may be for pods that have to move.
 
         Of each set of pods on one host, *most* ways to find new places are yielded.
         """
-        for host in self._promising(room.hosts, waiting):
+        for host in self._promising(room.hosts, pending_pod):
             if host == exclude or (count > PROVED_MOVES and host in self._never_admitting):
                 continue
             for size in range(1, count + 1):
-                for units, after in self._sufficient(room, waiting.pod, host, size):
-                    yield from islice(self._rooms_with(room, waiting, host, units, after, left=count - size), most)
+                for units, after in self._sufficient(room, pending_pod.pod, host, size):
+                    yield from islice(
+                        self._rooms_with(room, pending_pod, host, units, after, moves_left=count - size), most
+                    )
 
     def _rooms_with(  # noqa: PLR0913 - one set of pods on one host
-        self, room: _Room, waiting: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, left: int
+        self, room: _Room, pending_pod: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, moves_left: int
     ) -> Iterator[_Room]:
-        """Yield the rooms after the eviction of *units*, if new places are found with at most *left* more moves."""
+        """Yield the rooms after the eviction of *units*, if at most *moves_left* more moves find new places."""
         start, leaving = self._without(room, host, units, after)
         moved = False
-        for moves in self._find_new_places(start._replace(steps=()), leaving, host, left):
+        for moves in self._find_new_places(start._replace(steps=()), leaving, host, moves_left):
             moved = True
-            yield _completed(room, moves, PlanStep(waiting.pod, host, _UNDECIDED))
+            yield _completed(room, moves, PlanStep(pending_pod.pod, host, _UNDECIDED))
         if not moved:
             self._without_new_places.add(_uids(leaving))
 
@@ -366,10 +370,12 @@ class Planner:
                 hosts[running.host] = other.without((running.pod.uid,))
         return _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving}), leaving
 
-    def _find_new_places(self, room: _Room, leaving: Sequence[RunningPod], target: str, left: int) -> Iterator[_Room]:
-        """Yield the ways to find new places for pods that leave, in this order, with at most *left* more moves.
+    def _find_new_places(
+        self, room: _Room, leaving: Sequence[RunningPod], target: str, moves_left: int
+    ) -> Iterator[_Room]:
+        """Yield the ways to find places for the pods *leaving*, in this order, with at most *moves_left* more moves.
 
-        *target* is the host that they make room on: what else leaves it is another set of pods.
+        *target* is the host that the pods make room on: other pods that leave this host are another set.
         """
         if not leaving:
             yield room
@@ -380,14 +386,14 @@ class Planner:
             moving = PendingPod(running.pod, running.hosts)
             for host, after in self._targets(room.hosts, moving):
                 arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
-                moved = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
-                yield from self._find_new_places(moved, rest, target, left)
-            for count in range(1, left + 1):
+                next_room = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
+                yield from self._find_new_places(next_room, rest, target, moves_left)
+            for count in range(1, moves_left + 1):
                 for inner in self._rooms(_Room(room.hosts, (), room.evicted), moving, count, exclude=target):
-                    moved = _before_arrival(room, inner, running, evictions)
-                    yield from self._find_new_places(moved, rest, target, left - count)
+                    next_room = _before_arrival(room, inner, running, evictions)
+                    yield from self._find_new_places(next_room, rest, target, moves_left - count)
         if running.preemptible:
-            yield from self._find_new_places(room._replace(steps=(*room.steps, *evictions)), rest, target, left)
+            yield from self._find_new_places(room._replace(steps=(*room.steps, *evictions)), rest, target, moves_left)
 
     def _evictions(self, running: RunningPod) -> tuple[PlanStep, ...]:
         """Return the evictions before a pod gets a new place: a group leaves as a whole before its first pod does."""
@@ -396,28 +402,28 @@ class Planner:
 
     # More pods of one shape
 
-    def defragment(self, waiting: PendingPod) -> Defragmentation:
-        """Return moves that let more pods like *waiting* fit: those first that need few moves for one more pod.
+    def defragment(self, pending_pod: PendingPod) -> Defragmentation:
+        """Return moves that let more pods like *pending_pod* fit. Those with few moves for one more pod come first.
 
         Sets of one, two and three pods are tried on each host, and a pod moves once. What all hosts hold is counted
         after each move, so a new place never costs as much as the move brings.
         """
         room, gained, complete = _Room({}), 0, True
         gains: list[tuple[int, int]] = []
-        names = self._promising({}, waiting)
-        fitting = sum(self._capacity(host, waiting.pod) for name in names if (host := self._host({}, name)))
+        names = self._promising({}, pending_pod)
+        fitting = sum(self._capacity(host, pending_pod.pod) for name in names if (host := self._host({}, name)))
         size = 1
         try:
             while size <= MAX_SET and len(room.evicted) + size <= self._rules.max_moves:
-                before = gained
+                gained_before = gained
                 for name in names:
-                    better, gain = self._improve(room, waiting, name, size)
+                    better, gain = self._improve(room, pending_pod, name, size)
                     if better is not None and len(better.evicted) <= self._rules.max_moves:
                         room, gained = better, gained + gain
                         gains.append((len(room.evicted), gained))
                     if len(room.evicted) + size > self._rules.max_moves:
                         break
-                size += gained == before
+                size += gained == gained_before
         except SearchTimeoutError:
             complete = False
         steps = self.verify(room.steps)
@@ -425,29 +431,29 @@ class Planner:
             return Defragmentation(fitting, complete=False)
         return Defragmentation(fitting, steps, tuple(gains), complete)
 
-    def _improve(self, room: _Room, waiting: PendingPod, name: str, size: int) -> tuple[_Room | None, int]:
+    def _improve(self, room: _Room, pending_pod: PendingPod, name: str, size: int) -> tuple[_Room | None, int]:
         """Return the hosts after moves of *size* pods from one host that let more pods fit, and how many more."""
         host = self._host(room.hosts, name)
         if host is None:
             return None, 0
-        held = self._capacity(host, waiting.pod)
-        usable = self.hosts_for(waiting)
+        capacity = self._capacity(host, pending_pod.pod)
+        usable = self.hosts_for(pending_pod)
 
         def prove(after: TentativeHost) -> TentativeHost | None:
-            return after if self._capacity(after, waiting.pod) > held else None
+            return after if self._capacity(after, pending_pod.pod) > capacity else None
 
-        for units, after in self._search(room, waiting.pod, name, prove).sufficient(size):
+        for units, after in self._search(room, pending_pod.pod, name, prove).sufficient(size):
             start, leaving = self._without(room, name, units, after)
-            for moved in islice(self._find_new_places(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
-                changed = [other for other, state in moved.hosts.items() if state is not room.hosts.get(other)]
+            for new_room in islice(self._find_new_places(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
+                changed_hosts = [other for other, state in new_room.hosts.items() if state is not room.hosts.get(other)]
                 gain = sum(
-                    self._capacity(moved.hosts[other], waiting.pod) - self._capacity(state, waiting.pod)
-                    for other in changed
+                    self._capacity(new_room.hosts[other], pending_pod.pod) - self._capacity(state, pending_pod.pod)
+                    for other in changed_hosts
                     if other in usable and (state := self._host(room.hosts, other))
                 )
                 if gain > 0:
-                    before, later = _split(moved.steps, name)
-                    return moved._replace(steps=(*room.steps, *before, *later)), gain
+                    before, later = _split(new_room.steps, name)
+                    return new_room._replace(steps=(*room.steps, *before, *later)), gain
         return None, 0
 
     def _capacity(self, host: TentativeHost, pod: Pod) -> int:
@@ -463,46 +469,49 @@ class Planner:
 
     # Hosts
 
-    def _targets(self, hosts: _Hosts, waiting: PendingPod) -> Iterator[tuple[str, TentativeHost]]:
+    def _targets(self, hosts: _Hosts, pending_pod: PendingPod) -> Iterator[tuple[str, TentativeHost]]:
         """Yield the hosts that admit a pod, with their states after it: of hosts in the same state only the first."""
         self._check_time()
-        shape = self._verdicts.shape(waiting.pod)
-        tried: set[Hashable] = set()
-        usable = self.hosts_for(waiting)
-        names = (name for name in self._verdicts.of_all(waiting.pod).by_rank(usable) if name not in hosts)
-        changed = [name for name in hosts if name in usable]
-        for name in chain(names, changed):
+        shape = self._verdicts.shape(pending_pod.pod)
+        tried_keys: set[Hashable] = set()
+        usable = self.hosts_for(pending_pod)
+        names = (name for name in self._verdicts.of_all(pending_pod.pod).by_rank(usable) if name not in hosts)
+        usable_names = [name for name in hosts if name in usable]
+        for name in chain(names, usable_names):
             host = self._host(hosts, name)
-            if host is None or host.key in tried:
+            if host is None or host.key in tried_keys:
                 continue
-            if len(tried) >= MAX_TARGETS and name not in hosts:
+            if len(tried_keys) >= MAX_TARGETS and name not in hosts:
                 self._limited = True
                 continue
-            tried.add(host.key)
+            tried_keys.add(host.key)
             after = self._verdicts.admit_tentatively(name, host, shape)
             if after is not None:
                 yield name, after
 
-    def _promising(self, hosts: _Hosts, waiting: PendingPod) -> list[str]:
-        """Return the hosts on which room may be made, those that lack least first."""
-        verdicts = self._verdicts.of_all(waiting.pod).verdicts
-        names = self.hosts_for(waiting)
+    def _promising(self, hosts: _Hosts, pending_pod: PendingPod) -> list[str]:
+        """Return the hosts on which room may be made, hosts that lack least first."""
+        verdicts = self._verdicts.of_all(pending_pod.pod).verdicts
+        names = self.hosts_for(pending_pod)
         return sorted(
             (name for name in names if self._host(hosts, name)), key=lambda name: (lack(verdicts[name]), name)
         )
 
-    def hosts_for(self, waiting: PendingPod) -> frozenset[str]:
+    def hosts_for(self, pending_pod: PendingPod) -> frozenset[str]:
         """Return the hosts that schedulers send a pod to: the pod's own, if they offer all devices that it requests.
 
         A kubelet that gets a pod with other devices ignores these requests.
         """
-        key = (self._verdicts.shape(waiting.pod), None if waiting.hosts is None else frozenset(waiting.hosts))
+        key = (
+            self._verdicts.shape(pending_pod.pod),
+            None if pending_pod.hosts is None else frozenset(pending_pod.hosts),
+        )
         if key not in self._usable:
-            names = self._records if waiting.hosts is None else self._records.keys() & waiting.hosts
+            names = self._records if pending_pod.hosts is None else self._records.keys() & pending_pod.hosts
             self._usable[key] = frozenset(
                 name
                 for name in names
-                if not self._records[name].model.at(self._records[name].ledger).missing_devices(waiting.pod)
+                if not self._records[name].model.at(self._records[name].ledger).missing_devices(pending_pod.pod)
             )
         return self._usable[key]
 
@@ -606,9 +615,9 @@ class Planner:
 
     # Words
 
-    def _explain(self, waiting: PendingPod) -> str:
+    def _explain(self, pending_pod: PendingPod) -> str:
         """Return why no plan was found for a pod."""
-        names = self.hosts_for(waiting)
+        names = self.hosts_for(pending_pod)
         if not names:
             return "no node is considered for it, or none has the devices that it requests"
         reasons = []
@@ -623,8 +632,8 @@ class Planner:
             running.protected for running in self._rules.pods.values() if running.protected and running.host in names
         )
         if protected:
-            listed = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
-            reasons.append(f"pods that are never evicted: {listed}")
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
+            reasons.append(f"pods that are never evicted: {counts}")
         return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
 
 
@@ -643,13 +652,15 @@ def _before_arrival(room: _Room, inner: _Room, running: RunningPod, evictions: S
 
     The *evictions* of the pod go right before its arrival, after the moves that it needs.
     """
-    place = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
-    arrival = replace(inner.steps[place], replacement=True)
-    return inner._replace(steps=(*room.steps, *inner.steps[:place], *evictions, arrival, *inner.steps[place + 1 :]))
+    position = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
+    arrival = replace(inner.steps[position], replacement=True)
+    return inner._replace(
+        steps=(*room.steps, *inner.steps[:position], *evictions, arrival, *inner.steps[position + 1 :])
+    )
 
 
 def _split(steps: Sequence[PlanStep], host: str) -> tuple[list[PlanStep], list[PlanStep]]:
-    """Split off the arrivals on the host that is made room on: they were decided after all that leaves it."""
+    """Split off the arrivals on the host that gets room: arrivals were decided after all pods that leave the host."""
     later = [step for step in steps if not step.evicts and step.host == host]
     return [step for step in steps if step.evicts or step.host != host], later
 
@@ -665,6 +676,6 @@ def lack(verdict: Verdict) -> float:
 
 
 def _nodes(names: Collection[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
-    return ", ".join(listed[:MAX_NAMES]) + more
+    sorted_names = sorted(names)
+    more = f" and {len(sorted_names) - MAX_NAMES} more" if len(sorted_names) > MAX_NAMES else ""
+    return ", ".join(sorted_names[:MAX_NAMES]) + more

@@ -57,8 +57,8 @@ def demand_problem(pod: Pod) -> str:
     for annotation, supported in _SUPPORTED_VALUES.items():
         value = pod.annotations.get(annotation)
         if value is not None and value not in set(supported):
-            shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-            return f"annotation {annotation} is {shown!r}; use {', '.join(supported)}"
+            excerpt = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+            return f"annotation {annotation} is {excerpt!r}; use {', '.join(supported)}"
     return devices_problem(pod)
 
 
@@ -100,10 +100,10 @@ def find_refusal(
 
 def _claimed(pod: Pod, decision: Decision) -> Iterator[tuple[str, str]]:
     """Yield containers with their claims, and with the resources that a claim serves instead of a device plugin."""
-    served = {placement.container: placement.devices for placement in decision.placements}
+    devices_by_container = {placement.container: placement.devices for placement in decision.placements}
     for container in pod.all_containers:
         for name in claims_used(pod, container):
-            if name not in served.get(container.name, ()):
+            if name not in devices_by_container.get(container.name, ()):
                 yield container.name, name
 
 
@@ -130,9 +130,9 @@ def _refuse_devices(
     }
     locality = (ledger.places.machine if ledger.places else host.machine).locality
     unsettled = ledger.places.unsettled if ledger.places else {}
-    checked = {(demand, container) for demand, container, _ in users}  # together with the devices of claims
+    checked_claims = {(demand, container) for demand, container, _ in users}  # together with the devices of claims
     for demand in demands:
-        placements = [each for each in decision.placements if (demand, each.container) not in checked]
+        placements = [other for other in decision.placements if (demand, other.container) not in checked_claims]
         unmet = find_unmet_locality([demand], placements, locality, others=others, unsettled=unsettled)
         if unmet:
             return Refusal(unmet.reason, unmet.detail)
@@ -146,15 +146,19 @@ def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> 
     if unplaced := unplaced_resource(host, pod):
         reason = f"{unplaced}, so it counts for best-effort only, and the pod demands {demand.policy}"
         return Refusal(reason, "a node whose managers place everything that the pod requests can meet the demand")
-    if not exact and not is_enforced(decision, demand) and any(each.as_text() for each in decision.placements):
+    if (
+        not exact
+        and not is_enforced(decision, demand)
+        and any(placement.as_text() for placement in decision.placements)
+    ):
         return Refusal(NOT_EXACT)
     unmet = unmet_demand(host, pod, decision, demand)
     if unmet is None:
         return None
     topology = host.settings.topology
-    wanted = f"topologyManagerPolicy {demand.policy} and topologyManagerScope {demand.scope}"
+    demanded = f"topologyManagerPolicy {demand.policy} and topologyManagerScope {demand.scope}"
     if not unmet.certain:
-        change = f"a kubelet with {wanted} chooses such devices, one with {topology.policy} may take any"
+        change = f"a kubelet with {demanded} chooses such devices, one with {topology.policy} may take any"
         return Refusal(f"the kubelet may choose devices that {demand.policy} does not accept", f"{unmet}; {change}")
-    change = f"a kubelet with {wanted} places it so, or rejects it"
+    change = f"a kubelet with {demanded} places it so, or rejects it"
     return Refusal(f"the kubelet would not place the pod as {demand.policy} demands", f"{unmet}; {change}")

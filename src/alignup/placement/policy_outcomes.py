@@ -43,11 +43,11 @@ class PolicyOutcome(NamedTuple):
 def policy_outcomes(host: Host, pod: Pod) -> list[PolicyOutcome]:
     """Return what *pod* gets under each policy, with the scope of *host*, or of the pod as its demand."""
     decision = host.predict(pod)
-    refused = Refusal(decision.rejection.reason, decision.rejection.message) if decision.rejection else None
+    kubelet_refusal = Refusal(decision.rejection.reason, decision.rejection.message) if decision.rejection else None
     outcomes = []
     for policy in Policy:
         demanding = replace(pod, annotations={**pod.annotations, POLICY_ANNOTATION: policy})
-        refusal = refused or find_refusal(host, demanding, decision)
+        refusal = kubelet_refusal or find_refusal(host, demanding, decision)
         settings = replace(host.settings, topology=replace(host.settings.topology, policy=policy))
         try:
             other = Host(host.machine, settings, ledger=host.ledger, others=host.others)

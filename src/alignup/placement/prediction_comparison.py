@@ -39,29 +39,29 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
 
     *earlier*: pods that were admitted before it, and that *before* does not contain.
     """
-    ended = [other for other in before.pods if other not in after.pods]
-    pod, wanted = after.pods[uid].pod, _resources(actual_placements(uid, model, after), after)
-    for gone in _combinations(ended):
-        host = model.at(model.without(before, gone))
+    ended_uids = [other for other in before.pods if other not in after.pods]
+    pod, resources = after.pods[uid].pod, _resources(actual_placements(uid, model, after), after)
+    for gone_uids in _combinations(ended_uids):
+        host = model.at(model.without(before, gone_uids))
         try:
             for other_pod in earlier:
                 host.apply(host.decide_without_plugins(other_pod))
             decision = host.decide_without_plugins(pod)
         except AlignError:
             continue
-        if decision.after is not None and _resources(decision.placements, after) == wanted:
+        if decision.after is not None and _resources(decision.placements, after) == resources:
             return True
     return False
 
 
-def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended: Sequence[str]) -> bool:
-    """Return whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
+def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended_uids: Sequence[str]) -> bool:
+    """Return whether a kubelet with *before* rejects *pod* if some pods of *ended_uids* end first.
 
     More room can mean a rejection for a pod of several containers: the first one goes where the next one has to go.
     """
-    for gone in _combinations(ended):
+    for gone_uids in _combinations(ended_uids):
         try:
-            decision = model.at(model.without(before, gone)).decide_without_plugins(pod)
+            decision = model.at(model.without(before, gone_uids)).decide_without_plugins(pod)
         except AlignError:
             continue
         if decision.rejection is not None:
@@ -91,16 +91,16 @@ def _agree(predicted: Sequence[Placement], real: Sequence[Placement], ledger: Le
         if (cpus, memory, devices.keys()) != (real_cpus, real_memory, real_devices.keys()):
             return False
         for resource, nodes in real_devices.items():
-            each = choices[container].get(resource)
-            if nodes != devices[resource] and not (each and nodes in _possible_nodes(each, ledger)):
+            device_choices = choices[container].get(resource)
+            if nodes != devices[resource] and not (device_choices and nodes in _possible_nodes(device_choices, ledger)):
                 return False
     return True
 
 
 def _possible_nodes(choices: DeviceChoices, ledger: Ledger) -> list[_DeviceNodes]:
     inventory = ledger.devices.inventories.get(choices.resource)
-    known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
-    return [Counter(map(known.get, ids)) for ids in choices.representatives(known.get, MAX_NODE_COUNTS)]
+    nodes_of = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
+    return [Counter(map(nodes_of.get, ids)) for ids in choices.representatives(nodes_of.get, MAX_NODE_COUNTS)]
 
 
 def actual_placements(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
@@ -130,6 +130,6 @@ def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[
     nodes: dict[str, _DeviceNodes] = {}
     for resource, ids in devices.items():
         inventory = ledger.devices.inventories.get(resource)
-        known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
-        nodes[resource] = Counter([known.get(id_, id_) for id_ in ids])
+        nodes_of = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
+        nodes[resource] = Counter([nodes_of.get(id_, id_) for id_ in ids])
     return nodes

@@ -51,7 +51,7 @@ class SteeringChoice(NamedTuple):
 
 
 def numa_preference(pod: Pod) -> tuple[NumaOrder | int, str]:
-    """Return the order of NUMA nodes, or the one that *pod* wants, and what is wrong with its annotation."""
+    """Return the order of NUMA nodes, or the node that *pod* wants, and what is wrong with its annotation."""
     value = pod.annotations.get(NUMA_ANNOTATION, NumaOrder.PACK)
     if value in list(NumaOrder):
         return NumaOrder(value), ""
@@ -80,7 +80,7 @@ def choose_node(
 
 
 def _ranked(options: Mapping[NodeSet, Verdict], order: NumaOrder) -> Iterable[tuple[int, int, int, NodeSet]]:
-    """Yield each option with its rank before it; the lowest is best."""
+    """Yield the rank of each option, and the option; the lowest rank is best."""
     scores = {nodes: verdict.score for nodes, verdict in options.items() if verdict.score is not None}
     if order is NumaOrder.SPREAD:
         return [(-score.cpus_beside, -score.devices_beside, 0, nodes) for nodes, score in scores.items()]
@@ -111,7 +111,7 @@ def marker_nodes(ledger: Ledger) -> NodeSet:
 
 
 def withdraw_markers(ledger: Ledger, nodes: NodeSet) -> Ledger:
-    """Return *ledger* as it is while markers are on *nodes* only; those that pods hold are withdrawn, too."""
+    """Return *ledger* as it is while markers are on *nodes* only; markers that pods hold are withdrawn, too."""
     inventory = ledger.devices.inventories.get(MARKER)
     if nodes == ANYWHERE or inventory is None:
         return ledger
@@ -139,7 +139,7 @@ def decide_steered(host: Host, pod: Pod, nodes: NodeSet, chooser: DeviceChooser 
 
 def are_on(nodes: NodeSet, placements: Iterable[Placement], ledger: Ledger) -> bool:
     """Return whether all CPUs, memory and devices are on *nodes*, as far as they have NUMA nodes."""
-    return all(site & nodes == site for each in placements for site in each.sites(ledger))
+    return all(site & nodes == site for placement in placements for site in placement.sites(ledger))
 
 
 def with_markers(pod: Pod) -> Pod | None:
@@ -164,7 +164,9 @@ def fits_one_node(host: Host, pod: Pod, marked: Pod) -> bool | None:
     ``None``: the pod never runs there, or has nothing to align there.
     """
     decision = host.decide_without_plugins(pod)
-    if not any(each.cpus is not None or each.memory or each.devices for each in decision.placements):
+    if not any(
+        placement.cpus is not None or placement.memory or placement.devices for placement in decision.placements
+    ):
         return None
     steered = [(node, decide_steered(host, marked, node)) for node in bits.split(marker_nodes(host.ledger))]
     return host.decide_without_plugins(marked).admitted and any(

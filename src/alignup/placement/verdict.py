@@ -123,14 +123,14 @@ def reason_text(rejection: Rejection, disagreeing: Sequence[str] = ()) -> str:
     if disagreeing:
         return f"no NUMA nodes are preferred by {' and '.join(disagreeing)} alike"
     resources = sorted({shortfall.resource for shortfall in rejection.shortfalls})
-    listed = ", ".join(resources)
+    names = ", ".join(resources)
     if rejection.provider == "host":
-        return f"not enough {listed} on the whole host" if resources else rejection.reason
+        return f"not enough {names} on the whole host" if resources else rejection.reason
     if rejection.provider is not None:
-        return f"not enough free {listed}" if resources else rejection.reason
+        return f"not enough free {names}" if resources else rejection.reason
     if not resources:
         return "no NUMA nodes suit all resources together"
-    return f"not enough {listed} on one NUMA node"
+    return f"not enough {names} on one NUMA node"
 
 
 def detail_text(rejection: Rejection) -> str:
@@ -146,7 +146,7 @@ def _shortfall_text(short: Shortfall) -> str:
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict of a host that can be in several states: it admits the pod only if it does in all of them."""
+    """Return the verdict of a host that can be in several states: it admits the pod only if it does in every state."""
     distinct = list(verdicts)
     kinds = {verdict.kind for verdict in distinct}
     if len(kinds) == 1:
@@ -156,10 +156,10 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
             return first
         chosen_otherwise = [alternative for verdict in (first, *others) for alternative in verdict.alternatives]
         return replace(first, alternatives=(*others, *chosen_otherwise))
-    refused = next(verdict for verdict in distinct if not verdict.admits)
+    refusing_verdict = next(verdict for verdict in distinct if not verdict.admits)
     if VerdictKind.ADMITS not in kinds:
-        return refused
-    return unknown(WAITS_FOR_TERMINATION, refused.detail)
+        return refusing_verdict
+    return unknown(WAITS_FOR_TERMINATION, refusing_verdict.detail)
 
 
 WAITS_FOR_TERMINATION = "waits for the end of terminating pods"
@@ -201,13 +201,13 @@ class Feasibility(Mapping[str, Verdict]):
 NO_REPORT = unknown("no report about this host")
 
 
-def _translate(placement: Placement, known: Inventories, wanted: Inventories) -> Placement:
+def _translate(placement: Placement, inventories: Inventories, host_inventories: Inventories) -> Placement:
     """Return *placement* with the device ids of another host that has the same devices apart from their ids."""
     if not placement.devices:
         return placement
 
     def translate(resource: str, id_: str) -> str:
-        return wanted[resource].devices[known[resource].indexes[id_]].id
+        return host_inventories[resource].devices[inventories[resource].indexes[id_]].id
 
     devices = {
         resource: tuple([translate(resource, id_) for id_ in ids]) for resource, ids in placement.devices.items()

@@ -116,8 +116,10 @@ def find_victims(
         and all(unit.pods[0] in ledger.pods for ledger in proofs.ledgers)
         and proofs.acceptable(unit.pods)
     ]
-    bound = EvictionSearch(_protected_last(units, budgets), lambda uids: proofs.admits_without(uids) or None, shortage)
-    spared = bound.spare() if units else None
+    eviction_search = EvictionSearch(
+        _protected_last(units, budgets), lambda uids: proofs.admits_without(uids) or None, shortage
+    )
+    spared = eviction_search.spare() if units else None
     if spared is None:
         return VictimSearch((), complete=True)
     search = EvictionSearch(units, proofs.prove, shortage)
@@ -132,7 +134,7 @@ def find_victims(
 
 
 def _protected_last(units: Sequence[EvictionUnit], budgets: Sequence[DisruptionBudget]) -> Iterator[EvictionUnit]:
-    """Yield the units as if those that budgets protect were the most expensive."""
+    """Yield the units as if the units that budgets protect were the most expensive."""
     for unit in units:
         protected = any(unit.pods[0] in budget.pods for budget in budgets)
         yield replace(unit, cost=unit.cost._replace(pods=2 if protected else 1))

@@ -46,7 +46,8 @@ class WaitQueue(Generic[Kind, Item]):
         queue = copy(self)
         queue.blocked = set(self.blocked)
         kinds = {kind: [*entries] for kind, entries in self._kinds.items()}
-        queue._entries, queue._kinds = dict(self._entries), kinds  # noqa: SLF001 - of the same class
+        queue._entries = dict(self._entries)  # noqa: SLF001 - of the same class
+        queue._kinds = kinds  # noqa: SLF001
         return queue
 
     def put(self, uid: str, item: Item, *, kind: Kind, order: tuple[Any, ...] = ()) -> None:

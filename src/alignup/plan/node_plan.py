@@ -46,7 +46,7 @@ def plan_on_node(
     end only if preemption is allowed.
     """
     objects = {workload.pod.uid: _read_object(workload) for workload in running if workload.has_uid}
-    pods = {each.pod.uid: each for each in _running_pods(host, pod, objects, rules)}
+    pods = {running_pod.pod.uid: running_pod for running_pod in _running_pods(host, pod, objects, rules)}
     if missing := host.missing_devices(pod):
         plan = MovePlan(problem=sentences.not_schedulable(pod, missing))
     else:
@@ -69,14 +69,14 @@ def _running_pods(
 ) -> Iterator[RunningPod]:
     ages = _ages(host.ledger.pods, objects)
     for uid, admitted in host.ledger.pods.items():
-        stored = objects.get(uid)
-        if stored is None:
+        api_pod = objects.get(uid)
+        if api_pod is None:
             protected = NOT_GIVEN
         elif (admitted.pod.priority or 0) > (pod.priority or 0):
             protected = HIGHER_PRIORITY
         else:
-            protected = rules.protection(stored)
-            if not protected and stored.controller is None and not rules.allow_preemption:
+            protected = rules.protection(api_pod)
+            if not protected and api_pod.controller is None and not rules.allow_preemption:
                 protected = NO_CONTROLLER
         yield RunningPod(
             pod=admitted.pod, host=NODE, protected=protected, moves=False, preemptible=True, age=ages.get(uid, 0)
@@ -87,13 +87,13 @@ def _ages(pods: Mapping[str, AdmittedPod], objects: Mapping[str, EvictedPod | No
     """Return the ages of pods in seconds before the youngest; where a time is missing, their order of admission."""
     created = {}
     for uid in pods:
-        stored = objects.get(uid)
+        api_pod = objects.get(uid)
         try:
             created[uid] = int(
-                datetime.fromisoformat((stored and stored.metadata.creation_timestamp) or "").timestamp()
+                datetime.fromisoformat((api_pod and api_pod.metadata.creation_timestamp) or "").timestamp()
             )
         except ValueError:
-            return {other: len(pods) - place for place, other in enumerate(pods)}
+            return {other: len(pods) - position for position, other in enumerate(pods)}
     return {uid: max(created.values()) - second for uid, second in created.items()}
 
 

@@ -57,8 +57,8 @@ class AgentAllocator:
             self._agent.release(request.uid)
             message = f"not schedulable: no device plugin of the agent provides {', '.join(missing)}"
             rejection = {"reason": NOT_SCHEDULABLE, "message": message}
-            shown = {"decision": {**decision, "rejection": rejection}}
-            raise RunRejectedError(NOT_SCHEDULABLE, lambda: self._explain(shown))
+            rejected = {"decision": {**decision, "rejection": rejection}}
+            raise RunRejectedError(NOT_SCHEDULABLE, lambda: self._explain(rejected))
         placement = resolve_placement(
             document,
             shared=0 if document["given"].get("cpu") else self.shared(),

@@ -75,8 +75,8 @@ def audit(directory: Path, *, agent: AgentClient | None, fix: bool) -> AuditRepo
         failures = [failure for run in runs for failure in restore_run(run)]
     second = _audit_once(directory, agent)
     remaining_keys = {drift.key for drift in second.drifts}
-    fixed = tuple(drift for drift in first.drifts if drift.key not in remaining_keys)
-    return second._replace(fixed=fixed, failures=tuple(failures))
+    fixed_drifts = tuple(drift for drift in first.drifts if drift.key not in remaining_keys)
+    return second._replace(fixed=fixed_drifts, failures=tuple(failures))
 
 
 def _audit_once(directory: Path, agent: AgentClient | None) -> AuditReport:
@@ -96,8 +96,8 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
     if not any(record.exclusive for record in records):
         return
     with registry.RunRegistry(directory).locked():
-        stored = StateStore(directory).load()
-    pods = stored.pods if stored else ()
+        stored_state = StateStore(directory).load()
+    pods = stored_state.pods if stored_state else ()
     cpus_by_uid = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
     for record in records:
         if record.exclusive:
@@ -200,8 +200,8 @@ def _cgroup_drift(record: RunRecord, directory: Path) -> Iterator[Drift]:
     pairs = (("CPUs", record.cpus, actual.cpus), ("memory on NUMA nodes", record.memory, actual.nodes))
     for resource, intended, granted in pairs:
         if intended and granted != intended:
-            shown = [f"{resource} {bits.show(members) or 'any'}" for members in (intended, granted)]
-            yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), shown[0], shown[1])
+            texts = [f"{resource} {bits.show(members) or 'any'}" for members in (intended, granted)]
+            yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), texts[0], texts[1])
 
 
 def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
@@ -212,9 +212,9 @@ def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
         (DriftKind.CPUS, "", "CPUs", record.cpus, [thread.cpus for thread in threads]),
         (DriftKind.MEMORY, "memory on ", "NUMA nodes", memory, [thread.nodes for thread in threads]),
     ):
-        for allowed, count in Counter(mask for mask in masks if intended_mask and mask & ~intended_mask).items():
+        for allowed_mask, count in Counter(mask for mask in masks if intended_mask and mask & ~intended_mask).items():
             subject = f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
-            intended, actual = f"{prefix}{resource} {bits.show(intended_mask)}", f"{resource} {bits.show(allowed)}"
+            intended, actual = f"{prefix}{resource} {bits.show(intended_mask)}", f"{resource} {bits.show(allowed_mask)}"
             yield Drift(record.uid, record.name, kind, subject, intended, actual)
 
 

@@ -56,7 +56,7 @@ def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
 def cpuset_directory(process: Path) -> Path | None:
     """Return the cgroup that has the cpuset of the process with this directory in ``/proc``.
 
-    ``None`` if this process does not see it, or that one has ended.
+    ``None`` if this process does not see the cgroup, or the other process has ended.
     """
     with suppress(FileNotFoundError, ProcessLookupError):
         for directory, _ in _directories(process / "cgroup", PROC / "mountinfo"):

@@ -77,7 +77,7 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
     """Run the command and return its exit code; ``RunRejectedError`` when it does not fit within *timeout* seconds."""
     end = time.monotonic() + timeout
     while True:
-        with block_signals() as blocked:
+        with block_signals() as blocked_signals:
             try:
                 record, placement = _admit(allocator, job)
             except RunRejectedError as rejected:
@@ -85,7 +85,7 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
                     raise
             else:
                 environment = {**os.environ, **build_environment(job.request, placement)}
-                code = _start_and_wait(allocator, job, record, environment, blocked)
+                code = _start_and_wait(allocator, job, record, environment, blocked_signals)
                 while signal.sigtimedwait(_BLOCKED, 0) is not None:
                     pass  # signals that came too late for the command are dropped
                 return code
@@ -97,7 +97,7 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
 
 
 def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRecord, ...]:
-    """Load the allocator and remove its finished runs; return the others. The caller holds the lock."""
+    """Load the allocator and remove its finished runs; return the other runs. The caller holds the lock."""
     records = [record for record in runs.all() if record.agent == allocator.address]
     finished = {record.uid: record for record in registry.finished_runs(records)}
     active = tuple(record for record in records if record.uid not in finished)
@@ -169,11 +169,11 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
 
 
 def _start_and_wait(
-    allocator: Allocator, job: RunJob, record: RunRecord, environment: Mapping[str, str], blocked: Signals
+    allocator: Allocator, job: RunJob, record: RunRecord, environment: Mapping[str, str], blocked_signals: Signals
 ) -> int:
     try:
         try:
-            pid = start_command(record, environment=environment, blocked=blocked)
+            pid = start_command(record, environment=environment, blocked_signals=blocked_signals)
         except CommandStartError:
             raise
         except EnforceError:
@@ -184,7 +184,7 @@ def _start_and_wait(
             record = record._replace(cgroup=None)
             with job.registry.locked():
                 job.registry.put(record)
-            pid = start_command(record, environment=environment, blocked=blocked)
+            pid = start_command(record, environment=environment, blocked_signals=blocked_signals)
         if record.cgroup is None:
             _record_started(job, record, pid)
         return wait_for_command(pid)
@@ -226,18 +226,18 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
     sharing = [record for record in active if not record.exclusive and record.cpus]
     if not sharing:
         return
-    shared = allocator.shared()
-    moved = [record._replace(cpus=shared) for record in sharing if record.cpus != shared]
-    for moved_run in find_run_processes(moved):
+    shared_cpus = allocator.shared()
+    moved_records = [record._replace(cpus=shared_cpus) for record in sharing if record.cpus != shared_cpus]
+    for moved_run in find_run_processes(moved_records):
         try:
             job.registry.put(moved_run.record)
             if moved_run.record.cgroup is not None:
-                cgroup.write(moved_run.record.cgroup, shared, nodes=moved_run.record.memory)
+                cgroup.write(moved_run.record.cgroup, shared_cpus, nodes=moved_run.record.memory)
                 continue
             for pid in moved_run.pids:
-                process.pin(pid, shared)
+                process.pin(pid, shared_cpus)
         except (AlignError, OSError) as error:
-            job.notify(f"{moved_run.record.name} was not moved to CPUs {bits.show(shared)}: {error}")
+            job.notify(f"{moved_run.record.name} was not moved to CPUs {bits.show(shared_cpus)}: {error}")
 
 
 @contextmanager
@@ -250,7 +250,7 @@ def block_signals() -> Iterator[Signals]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
-def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals) -> int:
+def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked_signals: Signals) -> int:
     """Start the command of *run* where the run is placed, and return its pid.
 
     Raises ``CommandStartError`` if it cannot be executed, ``EnforceError`` if it cannot be placed.
@@ -261,7 +261,7 @@ def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked: Si
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _exec(run, environment=environment, blocked=blocked, errors=writer)
+        _exec(run, environment=environment, blocked_signals=blocked_signals, errors=writer)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         error = pipe.read().decode("utf-8", "replace")
@@ -302,13 +302,13 @@ def _exit_code(pid: int) -> int | None:
         return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
-def _exec(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals, errors: int) -> NoReturn:
+def _exec(run: RunRecord, *, environment: Mapping[str, str], blocked_signals: Signals, errors: int) -> NoReturn:
     """Place this process and replace it with the command; on failure write the error to the pipe and exit."""
     try:
         _place_self(run)
         for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_signals)
         os.execvpe(run.command[0], run.command, environment)  # noqa: S606 - the user's command, without a shell
     except EnforceError as error:
         os.write(errors, str(error).encode("utf-8", "replace"))

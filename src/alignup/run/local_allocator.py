@@ -124,13 +124,13 @@ class LocalAllocator:
         del finished
         self.host = Host(self._idle.machine, self._idle.settings)
         self._store = StateStore(self._directory)
-        stored = self._store.load()
-        if stored is not None:
-            entries = [pod.entry for pod in stored.pods if pod.entry.pod.uid in active]
-            self.changed = len(entries) < len(stored.pods)
+        stored_state = self._store.load()
+        if stored_state is not None:
+            entries = [pod.entry for pod in stored_state.pods if pod.entry.pod.uid in active]
+            self.changed = len(entries) < len(stored_state.pods)
             idle, providers = self.host.ledger, self.host.providers
             try:
-                self.host.ledger = restore_ledger(entries, stored.residue, idle=idle, providers=providers)
+                self.host.ledger = restore_ledger(entries, stored_state.residue, idle=idle, providers=providers)
             except RestoreError as error:
                 raise StateError(
                     f"the resources of running runs do not fit this machine and these settings: {error}; "
@@ -232,10 +232,11 @@ class LocalAllocator:
         self.changed = False
 
 
-def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+def _free_devices(ledger: DeviceLedger, claimed_ids: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
     """Return the claimed devices that exist and that no run in the ledger holds."""
     free = {
-        resource: set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
+        resource: set(claimed_ids.get(resource, ()))
+        & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
         for resource, inventory in ledger.inventories.items()
     }
     return {resource: ids for resource, ids in free.items() if ids}

@@ -94,12 +94,12 @@ class RunRegistry:
         """
         records = [record for record in map(self.get, uids) if record is not None and record.cgroup is None]
         for run in find_run_processes(records):
-            started = []
+            processes = []
             for pid in run.pids:
                 with suppress(EnforceError):  # it has just ended
-                    started.append(ProcessIdentity.of(pid))
-            if started and tuple(started) != run.record.started:
-                self.put(run.record._replace(started=tuple(started)))
+                    processes.append(ProcessIdentity.of(pid))
+            if processes and tuple(processes) != run.record.started:
+                self.put(run.record._replace(started=tuple(processes)))
 
     def remove(self, record: RunRecord) -> None:
         """Remove a run and its cgroup. A cgroup that is still busy keeps the record; the next run tries again."""

@@ -51,8 +51,8 @@ class RunClaim(NamedTuple):
     time: int  #: nanoseconds; set by the kernel when the claim was made
 
     def overlaps(self, other: "RunClaim") -> bool:
-        shared = any(ids & other.devices.get(resource, frozenset()) for resource, ids in self.devices.items())
-        return shared or bool(self.cpus & other.cpus)
+        devices_overlap = any(ids & other.devices.get(resource, frozenset()) for resource, ids in self.devices.items())
+        return devices_overlap or bool(self.cpus & other.cpus)
 
 
 class RunClaims:
@@ -85,7 +85,7 @@ class RunClaims:
         return self._directories[0] if self._directories else None
 
     def read(self) -> tuple[RunClaim, ...]:
-        """Return the claims of runs that are alive, and remove files of others that this user may remove."""
+        """Return the claims of runs that are alive; remove the files of other runs, where this user may."""
         return tuple(claim for directory in self._directories for claim in _read_directory(directory))
 
     def make(self, run: str, *, cpus: CpuSet, devices: Mapping[str, frozenset[str]], ignore: bool = False) -> bool:
@@ -119,9 +119,9 @@ class RunClaims:
             path = directory / f"{_PREFIX}{record.uid}{_ALIVE}"
             with suppress(OSError):
                 if path.lstat().st_uid == os.geteuid():
-                    started = [identity._asdict() for identity in record.started[:_MAX_PROCESSES]]
+                    processes = [identity._asdict() for identity in record.started[:_MAX_PROCESSES]]
                     group = None if record.cgroup is None else str(record.cgroup)
-                    _write(path, {"runner": record.runner._asdict(), "started": started, "cgroup": group})
+                    _write(path, {"runner": record.runner._asdict(), "started": processes, "cgroup": group})
 
     def withdraw(self, run: str) -> None:
         for directory in self._directories:

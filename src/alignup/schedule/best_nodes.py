@@ -48,7 +48,7 @@ def describe_score(score: PlacementScore) -> list[str]:
 
 
 class PlacedPods(NamedTuple):
-    """A node with pods on it that are not there."""
+    """A node as if these pods were on it."""
 
     node: str
     machine: dict[str, Any]  #: as ``web.pages.describe_machine`` returns it

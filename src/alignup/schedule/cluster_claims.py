@@ -39,10 +39,15 @@ class ClusterClaims(KnownClaims):
     ) -> None:
         self._pending = asyncio.Event()
         super().__init__(nodes.get, changed, pended=self._pending.set)
-        self._nodes, self._sleep = nodes, client.timing.sleep
+        self._nodes = nodes
+        self._sleep = client.timing.sleep
         self._device_classes = Informer(client, DEVICE_CLASSES)
-        self._slices = Informer(client, RESOURCE_SLICES, trim=lambda each: ResourceSlice(metadata=each.metadata))
-        self._claims = Informer(client, RESOURCE_CLAIMS, trim=lambda each: ResourceClaim(metadata=each.metadata))
+        self._slices = Informer(
+            client, RESOURCE_SLICES, trim=lambda api_object: ResourceSlice(metadata=api_object.metadata)
+        )
+        self._claims = Informer(
+            client, RESOURCE_CLAIMS, trim=lambda api_object: ResourceClaim(metadata=api_object.metadata)
+        )
         self._templates = Informer(client, RESOURCE_CLAIM_TEMPLATES)
         self._informers: tuple[Informer[Any], ...] = (
             self._device_classes,
@@ -82,7 +87,7 @@ class ClusterClaims(KnownClaims):
         _log.warning(event, **details)
 
     async def wait_settled(self) -> None:
-        """Wait until everything was listed, or it is clear that it cannot be."""
+        """Wait until everything is listed, or until it is clear that something cannot be listed."""
         for informer in self._informers:
             await informer.wait_tried()
             if self.problem:
@@ -131,8 +136,8 @@ class ListedClaims(KnownClaims):
             self._problem = str(error)
 
     async def _read(self, client: ApiClient, resource: Resource[Any], add: Callable[[Change[Any]], object]) -> None:
-        listed = await client.list(resource)
-        for item in listed.items:
+        object_list = await client.list(resource)
+        for item in object_list.items:
             add(Change(EventType.ADDED, item))
-        for name, problem in listed.unreadable.items():
+        for name, problem in object_list.unreadable.items():
             self._wrong[object_label(resource.kind, name)] = problem

@@ -50,14 +50,14 @@ class LiveFacts:
         ``PodError`` if it cannot be read.
         """
         uid, state, nodes = pod.metadata.uid, pod_state(pod), pinned_nodes(pod)
-        before = self._pods.pop(uid, None)
+        pod_before = self._pods.pop(uid, None)
         if state is WaitState.OTHER and not nodes and group_of(pod) is None:
             return None
         if state is not WaitState.OTHER:
             self._since.setdefault(uid, now)
-        if before is not None and nodes and before.scheduler == pod.spec.scheduler_name:
+        if pod_before is not None and nodes and pod_before.scheduler == pod.spec.scheduler_name:
             # It is released: what it requests was read before.
-            facts = replace(before, **self._changing(pod), released_to=nodes)
+            facts = replace(pod_before, **self._changing(pod), released_to=nodes)
         else:
             facts = self.of(pod, now)
         self._pods[uid] = facts
@@ -216,10 +216,10 @@ class LiveFacts:
         return self._live.steering_instructions.synced
 
     def has_markers(self, node: str) -> bool | None:
-        known = self._live.nodes.get(node)
-        if known is not None and MARKER not in known.status.allocatable:
+        api_node = self._live.nodes.get(node)
+        if api_node is not None and MARKER not in api_node.status.allocatable:
             return None
-        return known is not None and str(known.status.allocatable[MARKER]) != "0"
+        return api_node is not None and str(api_node.status.allocatable[MARKER]) != "0"
 
 
 def pod_state(pod: ApiPod) -> WaitState:

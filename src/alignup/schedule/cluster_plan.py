@@ -165,27 +165,27 @@ class _NodeSets:
     def __init__(self, view: ClusterView, claim_nodes: Mapping[str, NodeSelector] = MappingProxyType({})) -> None:
         self._view = view
         self._claim_nodes = claim_nodes
-        self._known: dict[Hashable, frozenset[str]] = {}
+        self._allowed_nodes: dict[Hashable, frozenset[str]] = {}
 
     def of_pod(self, pod: PodWithVolumes) -> frozenset[str]:
-        """Return the nodes for the next pod like this one that uses the same claims."""
+        """Return the nodes for the next pod that equals this pod and uses the same claims."""
         claims = msgspec.convert(pod, EvictedPod, from_attributes=True).claims() if pod.spec.volumes else ()
         nodes = self.considered(_unbound(pod.spec))
         for selector in [self._claim_nodes[claim] for claim in claims if claim in self._claim_nodes]:
-            if selector not in self._known:
+            if selector not in self._allowed_nodes:
                 terms = selector.node_selector_terms
-                self._known[selector] = frozenset(
+                self._allowed_nodes[selector] = frozenset(
                     name for name, node in self._view.nodes.items() if selects_node(terms, name, node.metadata.labels)
                 )
-            nodes &= self._known[selector]
+            nodes &= self._allowed_nodes[selector]
         return nodes
 
     def considered(self, spec: ApiPodSpec) -> frozenset[str]:
         key = selection_key(spec)
-        if key not in self._known:
+        if key not in self._allowed_nodes:
             nodes = self._view.nodes.items()
-            self._known[key] = frozenset(name for name, node in nodes if not exclusions(node, spec))
-        return self._known[key]
+            self._allowed_nodes[key] = frozenset(name for name, node in nodes if not exclusions(node, spec))
+        return self._allowed_nodes[key]
 
 
 def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, priority: int) -> Iterator[RunningPod]:
@@ -243,7 +243,7 @@ def plan_for_pods(
     """Return the fewest moves after which the nodes admit all *pods* together."""
     pending = pending_pods(view, pods)
     priority = min(pod.priority or 0 for pod, _ in pods)
-    running = {each.pod.uid: each for each in facts.running(view, rules, priority=priority)}
+    running = {running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=priority)}
     return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
 
 
@@ -258,17 +258,19 @@ def defragment_for(  # noqa: PLR0913 - one question
 ) -> Defragmentation:
     """Return moves after which more pods of one shape fit."""
     pod, _ = shape
-    running = {each.pod.uid: each for each in facts.running(view, rules, priority=pod.priority or 0)}
+    running = {
+        running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=pod.priority or 0)
+    }
     move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
     (pending,) = pending_pods(view, [shape])
     return view.cluster.planner(move_rules, [pod]).defragment(pending)
 
 
 def gang_of(facts: PlanFacts, pod: ApiPod) -> list[ApiPod]:
-    """Return the pods that wait together with *pod*, itself included; those of its group that are not bound."""
+    """Return the pods that wait together with *pod*, and *pod* itself: the pods of its group that are not bound."""
     key = group_of(pod)
-    waiting = [other for other in facts.pods if key and group_of(other) == key and not other.spec.node_name]
-    return [pod, *(other for other in waiting if other.metadata.uid != pod.metadata.uid)]
+    waiting_pods = [other for other in facts.pods if key and group_of(other) == key and not other.spec.node_name]
+    return [pod, *(other for other in waiting_pods if other.metadata.uid != pod.metadata.uid)]
 
 
 def pending_pod(pod: ApiPod) -> tuple[Pod, ApiPodSpec]:
@@ -278,21 +280,21 @@ def pending_pod(pod: ApiPod) -> tuple[Pod, ApiPodSpec]:
 
 def hosts_after(view: ClusterView, steps: Iterable[PlanStep]) -> dict[str, tuple[Host, Host]]:
     """Return the hosts that *steps* change, before and after them."""
-    changed: dict[str, tuple[Host, Host]] = {}
+    changed_hosts: dict[str, tuple[Host, Host]] = {}
     for step in steps:
-        if step.host not in changed:
+        if step.host not in changed_hosts:
             before, after = (present_host(view.cluster, step.host) for _ in range(2))
             if before is None or after is None:
                 continue
-            changed[step.host] = before, after
-        host = changed[step.host][1]
+            changed_hosts[step.host] = before, after
+        host = changed_hosts[step.host][1]
         if step.evicts:
             host.release(step.pod.uid)
         else:
             decision = host.decide_without_plugins(step.pod)
             if decision.admitted:
                 host.apply(decision)
-    return changed
+    return changed_hosts
 
 
 def _protection(pod: PodWithVolumes) -> str:

@@ -87,8 +87,8 @@ async def read_cluster(
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
     states = await client.list(HOST_STATES)
     pods = await client.list(PODS, UNFINISHED_PODS)
-    known = {node.metadata.name: node for node in nodes.items}
-    claims = await read_claims(client, known.get) if with_claims else None
+    nodes_by_name = {node.metadata.name: node for node in nodes.items}
+    claims = await read_claims(client, nodes_by_name.get) if with_claims else None
     now = client.timing.time_of_day()
     return build_view(
         nodes.items,
@@ -112,39 +112,39 @@ def build_view(  # noqa: PLR0913 - four have defaults
     plugin_rules: Mapping[str, PluginRule] = MappingProxyType({}),
 ) -> ClusterView:
     """Build a snapshot; *now* is in seconds since the epoch, *kubelet_version* instead of that of each node."""
-    known = {node.metadata.name: node for node in nodes}
+    nodes_by_name = {node.metadata.name: node for node in nodes}
     cluster, reader = Cluster(), host_state_reader(plugin_rules)
     reports: dict[str, HostReport] = {}
-    unknown = dict.fromkeys(known, NO_HOST_STATE)
+    unknown_nodes = dict.fromkeys(nodes_by_name, NO_HOST_STATE)
     doubts: dict[str, tuple[str, ...]] = {}
     stale: dict[str, str] = {}
     notes = []
     for state in states:
         name = state.metadata.name
-        if name not in known:
+        if name not in nodes_by_name:
             notes.append(f"HostState {name} is left out: there is no such node")
             continue
         try:
-            version = kubelet_version or known[name].status.node_info.kubelet_version
+            version = kubelet_version or nodes_by_name[name].status.node_info.kubelet_version
             reports[name] = report = reader.read(state, kubelet_version=version)
         except AlignError as error:
-            unknown[name] = str(error)
+            unknown_nodes[name] = str(error)
         else:
-            del unknown[name]
+            del unknown_nodes[name]
             cluster.confirm(report)
             doubts[name] = tuple(state.problems)
         if old := staleness(state, now):
             stale[name] = old
-    cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in known), reports, notes))
+    cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in nodes_by_name), reports, notes))
     if incomplete := _incomplete_releases(cluster):
         release = next(iter(incomplete.values()))
         same = [host for host, other in incomplete.items() if other is release]
         notes.append(f"{name_nodes(sorted(same))}: Kubernetes {release.caveat}")
     return ClusterView(
-        nodes=known,
+        nodes=nodes_by_name,
         cluster=cluster,
         reports=reports,
-        unknown=unknown,
+        unknown=unknown_nodes,
         doubts={name: problems for name, problems in doubts.items() if problems},
         stale=stale,
         notes=tuple(notes),
@@ -226,7 +226,7 @@ def summarize(view: ClusterView, node: str) -> NodeSummary:
 def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
     """Return what is left on each NUMA node, devices of claims included; devices without topology are on none."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
-    claimed = host.ledger.claims.count_by_node(host.ledger.pods) if host.ledger.claims else {}
+    claimed_counts = host.ledger.claims.count_by_node(host.ledger.pods) if host.ledger.claims else {}
     by_node: dict[int, dict[str, int]] = {}
     for node in bits.members(host.view.all_nodes):
         free = by_node[node] = {}
@@ -238,5 +238,5 @@ def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
             here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
             if here:
                 free[resource] = (devices.free[resource] & here).bit_count()
-        free |= {name: left for name, (_, left) in claimed.get(node, {}).items()}
+        free |= {name: left for name, (_, left) in claimed_counts.get(node, {}).items()}
     return by_node

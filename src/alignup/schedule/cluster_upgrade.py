@@ -43,12 +43,12 @@ class NodeUpgrade:
         start = f"a kubelet {release} does not start: "
         correct = "correct it on the node before the upgrade"
         observe = "check the node with 'alignup upgrade-check' and its files"
-        unknown = [UpgradeItem(UpgradeSeverity.UNCHECKED, f"cannot be checked: {self.unknown}", observe)]
+        unchecked_items = [UpgradeItem(UpgradeSeverity.UNCHECKED, f"cannot be checked: {self.unknown}", observe)]
         return sorted(
             [
                 *(UpgradeItem(UpgradeSeverity.NOT_STARTED, start + problem, correct) for problem in self.refused),
                 *(change.item(release) for change in self.pods),
-                *(unknown if self.unknown else ()),
+                *(unchecked_items if self.unknown else ()),
                 *(UpgradeItem(UpgradeSeverity.WARNING, warning, correct) for warning in self.warnings),
             ],
             key=lambda item: item.severity,
@@ -79,7 +79,7 @@ def check_nodes(
     nodes: Iterable[ApiNode], states: Iterable[HostStateObject], pods: Iterable[ApiPod], release: Release
 ) -> Iterator[NodeUpgrade]:
     """Yield what kubelets of *release* make of the nodes, by name."""
-    reader, known = host_state_reader(), {state.metadata.name: state for state in states}
+    reader, states_by_node = host_state_reader(), {state.metadata.name: state for state in states}
     running: dict[str, list[Pod]] = {}  #: node → its pods; those of no node wait
     unreadable: dict[str, str] = {}  #: node → why one of its pods cannot be checked
     # The kubelet admits the oldest pods first when it starts.
@@ -90,12 +90,12 @@ def check_nodes(
             unreadable[pod.spec.node_name] = f"pod {pod.metadata.full_name} cannot be read: {problem}"
     for node in sorted(nodes, key=lambda node: node.metadata.name):
         name, version = node.metadata.name, node.status.node_info.kubelet_version
-        state = known.get(name)
+        state = states_by_node.get(name)
         if state is None or name in unreadable:
             yield NodeUpgrade(node=name, version=version, unknown=unreadable.get(name, "no HostState"))
         else:
-            waiting = {pod.request_key: pod for pod in running.get("", ())}
-            of_node = _NodePods(running.get(name, []), list(waiting.values()))
+            waiting_pods = {pod.request_key: pod for pod in running.get("", ())}
+            of_node = _NodePods(running.get(name, []), list(waiting_pods.values()))
             yield _check_node(reader, state, of_node, version, release)
 
 
@@ -129,6 +129,6 @@ def _check_node(
         host = Host(report.machine, report.settings)
     except AlignError as error:
         return replace(upgrade, refused=(str(error),))
-    before = restart(Host(present.machine, present.settings), present.ledger, pods.running)
-    changes = compare_restarts(before, restart(host, report.ledger, pods.running), pods.waiting)
+    present_restart = restart(Host(present.machine, present.settings), present.ledger, pods.running)
+    changes = compare_restarts(present_restart, restart(host, report.ledger, pods.running), pods.waiting)
     return replace(upgrade, pods=changes, checked=len(pods.running))

@@ -49,12 +49,12 @@ POD_DISRUPTION_BUDGETS = Resource(
 async def read_budgets(client: ApiClient, pods: Iterable[ApiPod]) -> tuple[DisruptionBudget, ...]:
     """Return the budgets of the cluster with those of *pods* that each covers."""
     budgets = (await client.list(POD_DISRUPTION_BUDGETS)).items
-    known = tuple(pods) if budgets else ()
+    all_pods = tuple(pods) if budgets else ()
     return tuple(
         DisruptionBudget(
             budget.metadata.full_name,
             budget.allowed,
-            frozenset(pod.metadata.uid for pod in known if _covers(budget, pod)),
+            frozenset(pod.metadata.uid for pod in all_pods if _covers(budget, pod)),
         )
         for budget in budgets
     )

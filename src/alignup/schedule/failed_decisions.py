@@ -18,7 +18,8 @@ class FailedDecisions:
     """*retry* is called with the name of a node when decisions about it may be made again."""
 
     def __init__(self, guard: StepGuard, retry: Callable[[str], object]) -> None:
-        self._guard, self._retry = guard, retry
+        self._guard = guard
+        self._retry = retry
         self.count = 0
 
     def note(self, node: str, error: Exception) -> None:

@@ -67,12 +67,12 @@ class ClaimChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _NodeObjects(ClaimObjects):
-    """All objects; of the devices that are held, those of one node."""
+    """All objects, with the allocated devices of one node only."""
 
-    held: frozenset[DeviceId] = field(default_factory=frozenset)
+    allocated_ids: frozenset[DeviceId] = field(default_factory=frozenset)
 
     def taken(self) -> set[DeviceId]:
-        return set(self.held)
+        return set(self.allocated_ids)
 
 
 class KnownClaims:
@@ -88,7 +88,8 @@ class KnownClaims:
         *,
         pended: Callable[[], object] | None = None,
     ) -> None:
-        self._find_node, self._changed = find_node, changed
+        self._find_node = find_node
+        self._changed = changed
         self.selectors = SelectorResults(self._report_budget, pended=pended)
         self._classes_by_name: dict[str, DeviceClass] = {}
         self._claims_by_name: dict[ObjectName, Claim] = {}
@@ -147,21 +148,21 @@ class KnownClaims:
     ) -> HostClaims:
         """Return what is known of claims on a node, for *pod*; *fresh* claims were read later than the others."""
         devices = self.devices_of(node, machine)
-        held = frozenset(device.id for device in devices if device.id in self._holders)
+        allocated_ids = frozenset(device.id for device in devices if device.id in self._holders)
         claims = ChainMap(dict(fresh or {}), self._claims_by_name)
-        objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, held)
+        objects = _NodeObjects(self._classes_by_name, claims, self._templates_by_name, allocated_ids)
         return HostClaims(objects, devices, self._matching(pod, node, devices))
 
     def kind(self, pod: Pod) -> Hashable:
         """Return a key that is equal for pods that the same nodes suit: of one shape, with claims for equal devices."""
-        known = self._claims_by_name
+        claims_by_name = self._claims_by_name
         claims: list[Hashable] = []
-        for named in pod.claims:
-            claim = known.get((pod.namespace, named.claim))
+        for pod_claim in pod.claims:
+            claim = claims_by_name.get((pod.namespace, pod_claim.claim))
             if claim is not None and claim.allocated is None:
-                claims.append((named.name, claim.requests, claim.constraints))
+                claims.append((pod_claim.name, claim.requests, claim.constraints))
             else:
-                claims.append(named)
+                claims.append(pod_claim)
         users = tuple([container.resources.claims for container in pod.all_containers])
         return shape_key(pod), pod.namespace, pod.extended_claim, users, tuple(claims)
 
@@ -187,8 +188,8 @@ class KnownClaims:
         if missing := self.objects.missing_classes(without_devices):
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
         devices = self.devices_of(node, machine)
-        taken = set() if idle else {device.id for device in devices if device.id in self._holders}
-        return self._fit_devices(without_devices, devices, taken, self._matching(pod, node, devices))
+        taken_ids = set() if idle else {device.id for device in devices if device.id in self._holders}
+        return self._fit_devices(without_devices, devices, taken_ids, self._matching(pod, node, devices))
 
     def fit_on(self, pod: Pod, node: str, record: HostRecord | None, *, idle: bool = False) -> ClaimFit:
         """Return the same as ``fit``, from what is known of a host."""
@@ -201,11 +202,11 @@ class KnownClaims:
         return not self.known or any(isinstance(claim, str) or claim.allocated is None for claim in claims)
 
     def _fit_devices(
-        self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken: set[DeviceId], matches: Matches
+        self, claims: list[Claim], devices: tuple[SliceDevice, ...], taken_ids: set[DeviceId], matches: Matches
     ) -> ClaimFit:
-        partial = any(request.capacity for claim in claims for each in claim.requests for request in each)
+        partial = any(request.capacity for claim in claims for alternative in claim.requests for request in alternative)
         try:
-            fits = allocate(claims, devices, matches=matches, taken=taken) is not None
+            fits = allocate(claims, devices, matches=matches, taken_ids=taken_ids) is not None
         except AlignError as error:
             return ClaimFit(possible=True, reason=str(error), certain=False)
         if fits and (partial or any(device.shared or device.counted for device in devices)):
@@ -220,8 +221,8 @@ class KnownClaims:
     # Devices of nodes
 
     def _place(self, node: str, machine: Machine | None) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
-        known = self._devices.get(node)
-        if known is None or known[0] is not machine:
+        node_devices = self._devices.get(node)
+        if node_devices is None or node_devices[0] is not machine:
             pools = (*self._local.get(node, ()), *self._shared)
             slices = [part for pool in pools for parts in self._pools[pool].values() for part in parts]
             usable, problems = usable_devices(slices, reachable=lambda part: self._is_reachable(part, node))
@@ -229,10 +230,10 @@ class KnownClaims:
             notes = (*wrong, *problems)
             for note in notes:
                 self._report("device", node=node, problem=note)
-            known = (machine, devices, notes)
+            node_devices = (machine, devices, notes)
             if self._find_node(node) is not None:  # a scheduler may ask about one that is gone
-                self._devices[node] = known
-        return known[1:]
+                self._devices[node] = node_devices
+        return node_devices[1:]
 
     def _is_reachable(self, part: Slice, node: str) -> bool:
         return part.host == node if part.host else self._reaches(part.selector, node)
@@ -240,12 +241,12 @@ class KnownClaims:
     def _reaches(self, selector: object, node: str) -> bool:
         if not isinstance(selector, NodeSelector):
             return True
-        known = self._find_node(node)
-        return known is not None and selects_node(selector.node_selector_terms, node, known.metadata.labels)
+        api_node = self._find_node(node)
+        return api_node is not None and selects_node(selector.node_selector_terms, node, api_node.metadata.labels)
 
     def _matching(self, pod: Pod, node: str, devices: tuple[SliceDevice, ...]) -> Matches:
         """Return how a device of *node* is matched with a request of the claims of *pod*, which pay for it."""
-        payer = (pod.namespace, tuple([named.claim or named.template for named in pod.claims]))
+        payer = (pod.namespace, tuple([pod_claim.claim or pod_claim.template for pod_claim in pod.claims]))
 
         def matches(request: ClaimRequest, device: SliceDevice) -> bool:
             device_class = self._classes_by_name.get(request.device_class)
@@ -272,10 +273,10 @@ class KnownClaims:
 
     def class_changed(self, change: Change[DeviceClassObject]) -> None:
         name = change.object.metadata.name
-        before = self._classes_by_name.pop(name, None)
+        class_before = self._classes_by_name.pop(name, None)
         if change.type is not EventType.DELETED:
             self._classes_by_name[name] = device_class_from(change.object)
-        if self._classes_by_name.get(name) != before:
+        if self._classes_by_name.get(name) != class_before:
             self._changed(ClaimChange(None, classes=True))
 
     def template_changed(self, change: Change[ResourceClaimTemplate]) -> None:
@@ -291,8 +292,8 @@ class KnownClaims:
     def claim_changed(self, change: Change[ResourceClaim]) -> None:
         metadata = change.object.metadata
         key = (metadata.namespace, metadata.name)
-        before = self._claims_by_name.pop(key, None)
-        for device in before.allocated or () if before else ():
+        claim_before = self._claims_by_name.pop(key, None)
+        for device in claim_before.allocated or () if claim_before else ():
             holders = self._holders.get(device.id, set())
             holders.discard(key)
             if not holders:
@@ -301,8 +302,8 @@ class KnownClaims:
         claim = None
         if change.type is EventType.DELETED:
             self._note("ResourceClaim", key, "")
-            if before is not None and before.allocated and before.reserved_for:
-                pods = sorted(before.reserved_for)
+            if claim_before is not None and claim_before.allocated and claim_before.reserved_for:
+                pods = sorted(claim_before.reserved_for)
                 self._report("claim deleted while pods use it", claim="/".join(key), pod_uids=pods)
         elif self._note("ResourceClaim", key, problem):
             claim = self._claims_by_name[key] = claim_from(change.object)
@@ -313,8 +314,8 @@ class KnownClaims:
                 if len(holders) > 1 and not self._is_shared(device.id):
                     claims = sorted("/".join(name) for name in holders)
                     self._report("device allocated to several claims", device=str(device.id), claims=claims)
-        if claim != before:
-            self._changed(ClaimChange(_freed_nodes(before, claim), object=key))
+        if claim != claim_before:
+            self._changed(ClaimChange(_freed_nodes(claim_before, claim), object=key))
 
     def slice_changed(self, change: Change[ResourceSlice]) -> None:
         name, spec = change.object.metadata.name, change.object.spec
@@ -348,22 +349,22 @@ class KnownClaims:
 
     def _sort_in(self, pool: PoolName) -> set[str]:
         """Sort a pool in again; return the nodes that its slices name or named, the empty one for other selections."""
-        before = self._hosts.pop(pool, set())
-        for node in before:
+        hosts_before = self._hosts.pop(pool, set())
+        for node in hosts_before:
             if pools := self._local.pop(node, set()) - {pool}:
                 self._local[node] = pools
         self._shared.discard(pool)
         hosts = {part.host for parts in self._pools[pool].values() for part in parts}
         if not hosts:
             del self._pools[pool]
-            return before
+            return hosts_before
         self._hosts[pool] = hosts
         if "" in hosts:
             self._shared.add(pool)
         else:
             for node in hosts:
                 self._local.setdefault(node, set()).add(pool)
-        return before | hosts
+        return hosts_before | hosts
 
     def _report(self, event: str, **details: object) -> None:
         """Report what is wrong with an object when it is noticed; users who ask read ``warnings``."""
@@ -379,11 +380,15 @@ class KnownClaims:
         return not problem
 
 
-def _freed_nodes(before: Claim | None, claim: Claim | None) -> Collection[str] | None:
+def _freed_nodes(claim_before: Claim | None, claim: Claim | None) -> Collection[str] | None:
     """Return the nodes where devices became free; ``None``: perhaps on any."""
-    if before is None or not before.allocated or (claim is not None and claim.allocated == before.allocated):
+    if (
+        claim_before is None
+        or not claim_before.allocated
+        or (claim is not None and claim.allocated == claim_before.allocated)
+    ):
         return ()
-    return (before.host,) if before.host else None
+    return (claim_before.host,) if claim_before.host else None
 
 
 def _too_many_requests(requests: Iterable[object]) -> str:

@@ -90,7 +90,10 @@ class AdmissionChecks:
         metrics: ScheduleMetrics,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._client, self._live, self._metrics, self._now = client, live, metrics, now
+        self._client = client
+        self._live = live
+        self._metrics = metrics
+        self._now = now
         self.checks = Informer(client, ADMISSION_CHECKS, longest_retry=ABSENT_SECONDS)
         self.workloads = Informer(client, WORKLOADS, longest_retry=ABSENT_SECONDS)
         self.flavors = Informer(client, RESOURCE_FLAVORS, longest_retry=ABSENT_SECONDS)
@@ -164,8 +167,8 @@ class AdmissionChecks:
         """Yield all workloads as they were read or written last."""
         for workload in self.workloads.objects.values():
             metadata = workload.metadata
-            version, written = self._written.get(metadata.uid, ("", workload))
-            yield written if version == metadata.resource_version else workload
+            version, written_workload = self._written.get(metadata.uid, ("", workload))
+            yield written_workload if version == metadata.resource_version else workload
 
     def _forget_seen(self) -> None:
         """Forget what was written once the watch shows it, or something later."""
@@ -175,7 +178,7 @@ class AdmissionChecks:
 
     def _waiting(self) -> list[KueueWorkload]:
         """Return the workloads that have their quota and are not admitted yet, nor about to be evicted, in order."""
-        waiting = []
+        waiting_workloads = []
         for workload in self._latest():
             name = f"{workload.metadata.full_name}, which may wait"
             if not self._live.guard.may_try(ServiceStep.CHECK, name):
@@ -184,8 +187,8 @@ class AdmissionChecks:
                 if _may_start(workload) and not workload.has_condition("Admitted"):
                     statuses = self._statuses(workload)
                     if statuses and all(status.state in _OPEN for status in statuses):
-                        waiting.append((_waiting_order(workload), workload))
-        return [workload for _, workload in sorted(waiting, key=itemgetter(0))]
+                        waiting_workloads.append((_waiting_order(workload), workload))
+        return [workload for _, workload in sorted(waiting_workloads, key=itemgetter(0))]
 
     def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
         """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""
@@ -246,9 +249,11 @@ class AdmissionChecks:
         for other in self._starting(but):
             with self._live.guard.guarded(ServiceStep.CHECK, f"{other.metadata.full_name}, which starts"):
                 others[other.metadata.full_name] = self._unbound(other)
-        placed = self._place(list(chain.from_iterable(others.values()))).hosts
-        counted = {name: [member for member in pods if member.pod.uid in placed] for name, pods in others.items()}
-        return {name: members for name, members in counted.items() if members}
+        hosts = self._place(list(chain.from_iterable(others.values()))).hosts
+        members_by_name = {
+            name: [member for member in pods if member.pod.uid in hosts] for name, pods in others.items()
+        }
+        return {name: members for name, members in members_by_name.items() if members}
 
     def _place(self, members: Sequence[_Member]) -> GangAnswer:
         nodes = {member.pod.uid: member.nodes for member in members}
@@ -257,7 +262,7 @@ class AdmissionChecks:
     def _members(self, workload: KueueWorkload) -> list[_Member]:
         """Return all pods of *workload*; ``PodError`` or ``ParseError`` if they cannot be decided on."""
         admission = workload.status.admission
-        assignments = {each.name: each for each in admission.pod_set_assignments} if admission else {}
+        assignments = {assignment.name: assignment for assignment in admission.pod_set_assignments} if admission else {}
         sizes = {pod_set.name: _size(pod_set, assignments.get(pod_set.name)) for pod_set in workload.spec.pod_sets}
         if (total := sum(sizes.values())) > MAX_PODS:
             raise ParseError(f"it has {total} pods, and at most {MAX_PODS} are decided together {OWN_LIMIT}")
@@ -287,18 +292,18 @@ class AdmissionChecks:
         spec = self._with_flavors(pod_set.template.spec, assignment)
         excludes = self._live.node_filter.excludes
         nodes = [node.metadata for node in self._live.nodes.objects.values() if not excludes(node, spec)]
-        topology, left = assignment.topology_assignment if assignment else None, size
+        topology, pods_left = assignment.topology_assignment if assignment else None, size
         if topology is not None:
             domains: dict[tuple[str | None, ...], list[str]] = {}
             for node in nodes:
                 values = tuple([node.labels.get(level) for level in topology.levels])
                 domains.setdefault(values, []).append(node.name)
             for labels, count in topology.domains():
-                yield from [frozenset(domains.get(tuple(labels.values()), ()))] * min(count, left)
-                left -= min(count, left)
-                if not left:
+                yield from [frozenset(domains.get(tuple(labels.values()), ()))] * min(count, pods_left)
+                pods_left -= min(count, pods_left)
+                if not pods_left:
                     return
-        yield from [frozenset([node.name for node in nodes])] * left
+        yield from [frozenset([node.name for node in nodes])] * pods_left
 
     def _with_flavors(self, spec: ApiPodSpec, assignment: PodSetAssignment | None) -> ApiPodSpec:
         """Return *spec* with what Kueue adds for the flavors of the pod set."""
@@ -313,14 +318,14 @@ class AdmissionChecks:
     def _unbound(self, workload: KueueWorkload) -> list[_Member]:
         """Return the pods of a workload that has passed the check and that are not bound yet."""
         metadata = workload.metadata
-        bound = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
+        bound_counts = Counter(self._bound.get((metadata.namespace, metadata.name), {}).values())
         unbound, members = [], list[_Member]()
         with suppress(PodError, ParseError):
             members = self._members(workload)  # unless it has changed since it passed: no reason to reject another
         for member in members:
-            pod_set = member.pod_set if bound[member.pod_set] else ""  # pods of older versions have no label
-            if bound[pod_set]:
-                bound[pod_set] -= 1
+            pod_set = member.pod_set if bound_counts[member.pod_set] else ""  # pods of older versions have no label
+            if bound_counts[pod_set]:
+                bound_counts[pod_set] -= 1
             else:
                 unbound.append(member)
         return unbound
@@ -351,13 +356,15 @@ class AdmissionChecks:
         metadata = {"uid": workload.metadata.uid, "resourceVersion": version}
         document = {"metadata": metadata, "status": {"admissionChecks": entries}}
         try:
-            written = await self._client.apply(WORKLOADS.of(workload, subresource="status"), document, manager=MANAGER)
+            written_workload = await self._client.apply(
+                WORKLOADS.of(workload, subresource="status"), document, manager=MANAGER
+            )
         except ConflictError:  # the watch will show the later version
             return
         except ApiError as error:
             _log.warning("cannot write an admission check", workload=name, problem=str(error))
             return
-        self._written[workload.metadata.uid] = (version, written)
+        self._written[workload.metadata.uid] = (version, written_workload)
         self._metrics.admission_check(answer.state)
         _log.info("admission check", workload=name, state=answer.state, message=answer.message)
 

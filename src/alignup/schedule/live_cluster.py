@@ -236,9 +236,9 @@ class LiveCluster:
 
     def _decide_again(self, node: str) -> None:
         """Make decisions about a node again that a defect prevented."""
-        known = self.nodes.get(node)
-        if known is not None:
-            self.node_filter.update(Change(EventType.MODIFIED, known))
+        api_node = self.nodes.get(node)
+        if api_node is not None:
+            self.node_filter.update(Change(EventType.MODIFIED, api_node))
             self._touch(node)
 
     def on_change(self, listener: ChangeListener) -> None:
@@ -370,22 +370,22 @@ class LiveCluster:
     def read(self, pod: ApiPod) -> Pod:
         """Return the pod as decisions need it; ``PodError`` if it is invalid."""
         key = (pod.metadata.uid, pod.metadata.resource_version)
-        decoded = self._decoded.get(key)
-        if decoded is None:
+        decoded_pod = self._decoded.get(key)
+        if decoded_pod is None:
             try:
                 check_container_count(len(pod.spec.containers) + len(pod.spec.init_containers))
-                decoded = self.claims.objects.with_class_resources(readable_pod(pod))
+                decoded_pod = self.claims.objects.with_class_resources(readable_pod(pod))
             except PodError as error:
                 self._note_unreadable(pod, str(error))
                 raise
             if all(key):
                 if len(self._decoded) >= MAX_DECODED:
                     self._decoded.clear()
-                self._decoded[key] = decoded
-        return decoded
+                self._decoded[key] = decoded_pod
+        return decoded_pod
 
     def _read_bound(self, pod: ApiPod, uid: str) -> Pod:
-        """Read a bound pod; without its requests if it has ended, or if the report of its node has what it holds."""
+        """Read a bound pod; without its requests if the pod has ended, or if a report of its node has them."""
         record = self.cluster.record(pod.spec.node_name)
         if (record is not None and uid in record.ledger.pods) or api_pod_stage(pod) is PodStage.ENDED:
             return plain_pod(pod, uid=uid)
@@ -404,8 +404,8 @@ class LiveCluster:
     def _note_unreadable(self, pod: ApiPod, problem: str) -> None:
         """Name a pod of the cluster that cannot be read; a scheduler may ask about others, too."""
         name = f"{PODS.kind} {pod.metadata.full_name}"
-        known = self.find_pod(pod.metadata.namespace, pod.metadata.name)
-        if known is not None and known.metadata.uid == pod.metadata.uid and self._unreadable.get(name) != problem:
+        current = self.find_pod(pod.metadata.namespace, pod.metadata.name)
+        if current is not None and current.metadata.uid == pod.metadata.uid and self._unreadable.get(name) != problem:
             self._unreadable[name] = problem
             ids = {"pod": pod.metadata.full_name, "uid": pod.metadata.uid, "node": pod.spec.node_name}
             _log.warning("cannot read a pod", **ids, problem=problem)
@@ -520,8 +520,8 @@ class LiveCluster:
     def _topology_changed(self, name: str) -> None:
         """Read a NodeResourceTopology that was written, or that counts from now on, or no longer."""
         counts = self.host_states.get(name) is None and self.nodes.get(name) is not None
-        bound = self._bound.get(name, {}) if counts else {}
-        pods = [(pod, bound_pod(pod, uid=uid)[0].pod) for uid, (pod, _) in bound.items()]
+        bound_pods = self._bound.get(name, {}) if counts else {}
+        pods = [(pod, bound_pod(pod, uid=uid)[0].pod) for uid, (pod, _) in bound_pods.items()]
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
 
@@ -561,24 +561,24 @@ class LiveCluster:
         """Drop a host whose state is no longer known; remember the pods bound to it, or assumed, for when it is."""
         self._state_uids.pop(name, None)
         if self.cluster.record(name) is not None:
-            bound = self._bound.get(name, {}).items()
-            pods = [BoundPod(bound_pod(pod, uid=uid)[0].pod, name, stage) for uid, (pod, stage) in bound]
+            bound_pods = self._bound.get(name, {}).items()
+            pods = [BoundPod(bound_pod(pod, uid=uid)[0].pod, name, stage) for uid, (pod, stage) in bound_pods]
             self.schedule(events.HostLost(name, tuple(pods)))
 
     def _pods_listed(self) -> None:
         """Start again from a list of all pods: the order of events since the last list or watch is unknown."""
-        bound = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
+        api_pods = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
         self._bound = {}
-        listed = []
-        for pod in bound:
+        bound_pods = []
+        for pod in api_pods:
             with self.pods.isolated((pod.metadata.namespace, pod.metadata.name)):
                 stage, host, uid = api_pod_stage(pod), pod.spec.node_name, self._kubelet_uid(pod)
                 self._bound.setdefault(host, {})[uid] = (pod, stage)
-                listed.append(BoundPod(self._read_bound(pod, uid), host, stage))
+                bound_pods.append(BoundPod(self._read_bound(pod, uid), host, stage))
         self.node_capacity.forget_pods()
-        self.schedule(events.PodsListed(tuple(listed)))
-        waiting, self._waiting = self._waiting, {}
-        for name, state in waiting.items():
+        self.schedule(events.PodsListed(tuple(bound_pods)))
+        waiting_states, self._waiting = self._waiting, {}
+        for name, state in waiting_states.items():
             if self.nodes.get(name) is None:
                 self._waiting[name] = state
             else:
@@ -631,43 +631,45 @@ class LiveCluster:
     def _follow_bound(self, pod: ApiPod, old: ApiPod | None, *, deleted: bool) -> None:
         """Tell the scheduling state about a pod with a node."""
         uid, node, ended = pod.metadata.uid, pod.spec.node_name, deleted or pod.finished
-        before = old if old is not None and old.spec.node_name else None
+        bound_before = old if old is not None and old.spec.node_name else None
 
         trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
         waits = uid in self.scheduling.waiting_for_claims
         steps: list[Callable[[], object]] = [lambda: self.cluster_facts.forget(uid)]
-        if self.node_capacity.pod_changed(node, before, trimmed, ended=ended):
+        if self.node_capacity.pod_changed(node, bound_before, trimmed, ended=ended):
             steps.append(lambda: self.schedule(events.HostsChanged((node,))))
         if ended:
             steps.append(lambda: self.schedule(events.PodGone(uid, node)))
-        elif before is None or waits:
+        elif bound_before is None or waits:
             steps.append(lambda: self.schedule(events.PodBound(uid, node, self._read_or_none(pod) if waits else None)))
         run_all(*steps)
 
     def _bound_pod_changed(self, pod: ApiPod, *, deleted: bool) -> None:
         host, uid = pod.spec.node_name, self._kubelet_uid(pod)
-        bound = self._bound.setdefault(host, {})
-        known = bound.get(uid)
+        bound_pods = self._bound.setdefault(host, {})
+        bound_before = bound_pods.get(uid)
         stage = api_pod_stage(pod)
         if deleted:
-            bound.pop(uid, None)
-            if not bound:
+            bound_pods.pop(uid, None)
+            if not bound_pods:
                 del self._bound[host]
             force_deleted = stage is not PodStage.ENDED and pod.metadata.deletion_grace_period_seconds == 0
             stage = PodStage.ENDED
             if force_deleted:
                 stage = pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
         else:
-            bound[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
-        if known is not None and known[1] is stage and uid not in self.assumed:
+            trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name)
+            bound_pods[uid] = (trimmed or pod, stage)
+        if bound_before is not None and bound_before[1] is stage and uid not in self.assumed:
             return
         if was_rejected(pod):
             self.schedule(events.PodRejected(uid, host, pod.status.reason))
             return
-        read = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
-        if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
-            self._fallback.bound(host, read, ended=stage is PodStage.ENDED)
-        self.schedule(events.PodPreempted(read, host) if was_preempted(pod) else events.PodObserved(read, host, stage))
+        decoded_pod = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
+        if host in self._fallback.nodes and (bound_before is None or stage is PodStage.ENDED):
+            self._fallback.bound(host, decoded_pod, ended=stage is PodStage.ENDED)
+        observed = events.PodObserved(decoded_pod, host, stage)
+        self.schedule(events.PodPreempted(decoded_pod, host) if was_preempted(pod) else observed)
 
     def _count_prediction(self, prediction: instructions.CountPrediction) -> None:
         uid, node, outcome, cause = prediction.uid, prediction.node, prediction.outcome, prediction.cause
@@ -676,9 +678,9 @@ class LiveCluster:
         else:
             self.metrics.prediction(outcome=outcome, cause=cause)
         if message := _UNEXPECTED.get(outcome):
-            bound = self._bound.get(node, {}).get(uid)
+            entry = self._bound.get(node, {}).get(uid)
             details = {key: text for key, text in (("cause", cause), ("difference", prediction.difference)) if text}
-            _log.warning(message, pod=bound[0].metadata.full_name if bound else uid, uid=uid, node=node, **details)
+            _log.warning(message, pod=entry[0].metadata.full_name if entry else uid, uid=uid, node=node, **details)
 
     def _touch(self, *nodes: str) -> None:
         """Note that what these nodes have room for has changed, not by their pods."""
@@ -692,7 +694,7 @@ class LiveCluster:
         self._changed |= dict.fromkeys(nodes)
 
     def _notify(self) -> None:
-        changed, self._changed = self._changed, {}
+        changed_nodes, self._changed = self._changed, {}
         for listener in tuple(self._listeners):
             with self.guard.guarded(ServiceStep.FOLLOW, "changed nodes"):
-                listener(changed.keys())
+                listener(changed_nodes.keys())

@@ -142,8 +142,8 @@ class PredictionHistory:
         if not self._intervals:
             return ""
         counts: dict[float, collections.Counter[str]] = {}
-        for start, counted in self._intervals:
-            counts[start] = counts.get(start, collections.Counter()) + counted
+        for start, interval_counts in self._intervals:
+            counts[start] = counts.get(start, collections.Counter()) + interval_counts
         end = self._now() // INTERVAL * INTERVAL
         first = max(min(counts), end - (INTERVALS - 1) * INTERVAL)
         first = min(first, end - 11 * INTERVAL)  # an hour at least
@@ -153,8 +153,8 @@ class PredictionHistory:
             for (name, text), style in zip(OUTCOMES.items(), (0, 1, 3), strict=True)
         ]
         title = "Predicted pods by what the kubelet did"
-        drawn = stacked_plot(title, starts, series, x=lambda start: ago(end - start))
-        return svg_inline(drawn, "Predictions and outcomes over time")
+        plot = stacked_plot(title, starts, series, x=lambda start: ago(end - start))
+        return svg_inline(plot, "Predictions and outcomes over time")
 
 
 def ago(seconds: float) -> str:

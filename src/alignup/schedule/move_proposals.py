@@ -50,10 +50,10 @@ class MoveProposals:
     async def propose_next(self) -> None:
         """Search for moves for the next pod that waits long."""
         now = self._timing.clock()
-        waiting = self._live.scheduling.kept_nodes.overdue(now)
-        uids = {facts.uid for facts in waiting}
+        waiting_pods = self._live.scheduling.kept_nodes.overdue(now)
+        uids = {facts.uid for facts in waiting_pods}
         self._proposals = {uid: entry for uid, entry in self._proposals.items() if uid in uids}
-        for facts in waiting:
+        for facts in waiting_pods:
             pod = self._live.find_by_uid(facts.uid)
             searched, _ = self._proposals.get(facts.uid, (float("-inf"), ""))
             if pod is None or now - searched < SEARCH_AGAIN or len(self._proposals) >= MAX_PROPOSALS:
@@ -82,9 +82,9 @@ def describe_proposal(pod: ApiPod, plan: MovePlan, pods: int) -> str:
     ends = [step for step in plan.evictions if not plan.new_place(step.pod.uid)]
     parts = [f"move {pluralize(len(moves), 'pod')}"] if moves else []
     parts += [f"end {pluralize(len(ends), 'pod')} of lower priority"] if ends else []
-    named = ", ".join(f"{step.name} on {step.host}" for step in plan.evictions[:MAX_NAMED])
+    eviction_names = ", ".join(f"{step.name} on {step.host}" for step in plan.evictions[:MAX_NAMED])
     more = f" and {len(plan.evictions) - MAX_NAMED} more" if len(plan.evictions) > MAX_NAMED else ""
     option = " --allow-preemption" if ends else ""
     command = f"alignup cluster plan {pod.metadata.name} -n {pod.metadata.namespace}{option}"
     room = "for it" if pods == 1 else f"for all {pods} pods of its gang"
-    return f"'{command}' would {' and '.join(parts)} to make room {room}: {named}{more}"
+    return f"'{command}' would {' and '.join(parts)} to make room {room}: {eviction_names}{more}"

@@ -97,7 +97,8 @@ class MoveSearches:
         running = self._task is not None and not self._task.done()
         new = self.report is not None and self._client.timing.clock() - self._searched_at < RENEW_SECONDS
         if not running and not new and self._searched != self._changes:
-            self._searched, self._searched_at = self._changes, self._client.timing.clock()
+            self._searched = self._changes
+            self._searched_at = self._client.timing.clock()
             self._task = asyncio.create_task(self._renew(done))
 
     async def _renew(self, done: Callable[[], object]) -> None:
@@ -116,7 +117,7 @@ class MoveSearches:
         """Return a plan for a pod with its gang, and how many pods that are; ``None``: it has none. ``ApiError``."""
         view, facts = await self._copy()
         pods = [(known_pod(member).pod, member.spec) for member in gang_of(facts, pod)]
-        if any(waiting.uses_claims or is_large(waiting) for waiting, _ in pods):
+        if any(pending_pod.uses_claims or is_large(pending_pod) for pending_pod, _ in pods):
             return None
         should_stop = _start_budget(SEARCH_SECONDS)
         plan = await asyncio.to_thread(plan_for_pods, view, facts, pods, rules=rules, should_stop=should_stop)
@@ -156,16 +157,20 @@ def _start_budget(seconds: float) -> Callable[[], bool]:
 
 def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport:
     gains = []
-    shapes, known = list(choose_shapes(facts.pods)), set(view.cluster.hosts)
+    shapes, reported_nodes = list(choose_shapes(facts.pods)), set(view.cluster.hosts)
     # Without preemption, what may be done with a pod does not depend on the pod that needs room.
-    pods = {each.pod.uid: each for each in facts.running(view, EvictionRules(), priority=0) if each.host in known}
+    pods = {
+        running_pod.pod.uid: running_pod
+        for running_pod in facts.running(view, EvictionRules(), priority=0)
+        if running_pod.host in reported_nodes
+    }
     for pod in shapes:
-        read = known_pod(pod).pod
+        decoded_pod = known_pod(pod).pod
         stop = _start_budget(SEARCH_SECONDS / len(shapes))
         rules = MoveRules(pods=pods, budgets=facts.budgets, max_moves=MAX_MOVES, should_stop=stop)
-        (pending,) = pending_pods(view, [(read, pod.spec)])
-        result = view.cluster.planner(rules, [read]).defragment(pending)
-        gains.append(ShapeGain(read, not pod.spec.node_name, result))
+        (pending,) = pending_pods(view, [(decoded_pod, pod.spec)])
+        result = view.cluster.planner(rules, [decoded_pod]).defragment(pending)
+        gains.append(ShapeGain(decoded_pod, not pod.spec.node_name, result))
     return MoveReport(tuple(gains), facts.notes, now)
 
 
@@ -174,15 +179,15 @@ def choose_shapes(pods: Iterable[ApiPod]) -> Sequence[ApiPod]:
     counts = [(pod, _count_devices(pod)) for pod in pods if not pod.finished and not pod.spec.resource_claims]
     counts = [(pod, count) for pod, count in counts if count and not pod.metadata.deletion_timestamp]
     counts.sort(key=lambda entry: (bool(entry[0].spec.node_name), -entry[1], entry[0].metadata.full_name))
-    chosen: dict[object, ApiPod] = {}
+    chosen_pods: dict[object, ApiPod] = {}
     for pod, _ in counts:
         with suppress(PodError):
-            read = known_pod(pod).pod
-            if needs_alignment(read) and not is_large(read):
-                chosen.setdefault(shape_key(read), pod)
-        if len(chosen) >= MAX_SHAPES:
+            decoded_pod = known_pod(pod).pod
+            if needs_alignment(decoded_pod) and not is_large(decoded_pod):
+                chosen_pods.setdefault(shape_key(decoded_pod), pod)
+        if len(chosen_pods) >= MAX_SHAPES:
             break
-    return tuple(chosen.values())
+    return tuple(chosen_pods.values())
 
 
 def _count_devices(pod: ApiPod) -> int:

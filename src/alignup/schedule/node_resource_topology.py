@@ -98,30 +98,30 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
         return _admitted(zones, free, pod)
     if not zones.available:
         return unknown("no NUMA nodes in NodeResourceTopology")
-    for charged in charges:
-        _subtract(free, charged)
+    for pod_charge in charges:
+        _subtract(free, pod_charge)
     try:
         for container in (None,) if zones.pod_scope else pod.all_containers:  # what is aligned, one after the other
-            asked = requests(pod, container, zones.resources)
-            refused = _refusal(zones, free, asked)
-            if refused is not None:
-                return refused
+            amounts = requests(pod, container, zones.resources)
+            refusal = _refusal(zones, free, amounts)
+            if refusal is not None:
+                return refusal
             if container is None or not pod.is_ordinary_init(container.name):
-                _subtract(free, asked)
+                _subtract(free, amounts)
     except AlignError as error:
         return unknown("unknown requests", str(error))
     return _admitted(zones, free, pod)
 
 
-def _refusal(zones: TopologyZones, free: list[dict[str, int]], asked: Requests) -> Verdict | None:
+def _refusal(zones: TopologyZones, free: list[dict[str, int]], amounts: Requests) -> Verdict | None:
     """Return why what is asked for is not admitted for certain; ``None``: it is."""
-    if not asked or any(_fits(zone, asked) for zone in free):
+    if not amounts or any(_fits(zone, amounts) for zone in free):
         return None
-    if zones.policy == "restricted" and not any(_fits(zone, asked) for zone in zones.allocatable):
+    if zones.policy == "restricted" and not any(_fits(zone, amounts) for zone in zones.allocatable):
         return unknown("needs several NUMA nodes, and has no HostState")
-    short = [name for name, amount in asked.items() if not any(zone.get(name, 0) >= amount for zone in free)]
+    short = [name for name, amount in amounts.items() if not any(zone.get(name, 0) >= amount for zone in free)]
     reason = f"not enough {', '.join(sorted(short))} on one NUMA node" if short else "no NUMA node suits all resources"
-    detail = ", ".join(f"{name}: {amount} needed" for name, amount in sorted(asked.items()))
+    detail = ", ".join(f"{name}: {amount} needed" for name, amount in sorted(amounts.items()))
     return Verdict(VerdictKind.REJECTS, reason, note=f"by NodeResourceTopology; {detail}", approximate=True)
 
 
@@ -147,13 +147,13 @@ def _admitted(zones: TopologyZones, free: list[dict[str, int]], pod: Pod) -> Ver
     return Verdict(VerdictKind.ADMITS, score=score, approximate=True)
 
 
-def _fits(zone: Requests, asked: Requests) -> bool:
-    return all(zone.get(name, 0) >= amount for name, amount in asked.items())
+def _fits(zone: Requests, amounts: Requests) -> bool:
+    return all(zone.get(name, 0) >= amount for name, amount in amounts.items())
 
 
-def _subtract(free: list[dict[str, int]], taken: Requests) -> None:
+def _subtract(free: list[dict[str, int]], amounts: Requests) -> None:
     for zone in free:
-        for name, amount in taken.items():
+        for name, amount in amounts.items():
             if name in zone:
                 zone[name] -= amount
 
@@ -193,7 +193,7 @@ class TopologyFallback:
 
     def update(self, name: str, topology: NodeResourceTopology | None, pods: Iterable[tuple[ApiPod, Pod]]) -> None:
         """Read a NodeResourceTopology that was written, or is gone; *pods* are bound to the node, and read."""
-        before = self._nodes.pop(name, None)
+        node_before = self._nodes.pop(name, None)
         if topology is None:
             return
         try:
@@ -206,14 +206,14 @@ class TopologyFallback:
         alive = [(api, pod) for api, pod in pods if api_pod_stage(api) is not PodStage.ENDED]
         if node.fingerprint:
             if not self._counts(node, alive):
-                node.charges = before.charges if before else {}
-                for api, pod in alive if before is None else ():
+                node.charges = node_before.charges if node_before else {}
+                for api, pod in alive if node_before is None else ():
                     node.charges[pod.uid] = _charge(node, pod, running=api.status.phase == "Running")
             return
-        known = before.charges if before else {}
+        earlier_charges = node_before.charges if node_before else {}
         for api, pod in alive:
             started = api.status.phase == "Running"
-            if not started or (pod.uid in known and not known[pod.uid].running):
+            if not started or (pod.uid in earlier_charges and not earlier_charges[pod.uid].running):
                 node.charges[pod.uid] = _charge(node, pod, running=started)
 
     def bound(self, name: str, pod: Pod, *, ended: bool) -> None:
@@ -232,7 +232,7 @@ class TopologyFallback:
         if node is None:
             return None
         charges = {other.uid: _charge(node, other, running=False) for other in assumed} | node.charges
-        others = [charged.requests for uid, charged in charges.items() if uid != pod.uid]
+        others = [pod_charge.requests for uid, pod_charge in charges.items() if uid != pod.uid]
         if None in others:
             return unknown(UNREADABLE_POD)
         return zones_verdict(node.zones, pod, [requests for requests in others if requests is not None])
@@ -240,8 +240,8 @@ class TopologyFallback:
     def _counts(self, node: _Node, pods: list[tuple[ApiPod, Pod]]) -> bool:
         """Return whether the object counts exactly these pods."""
         exclusive = node.zones.attributes.get(_METHOD) == _EXCLUSIVE
-        counted = [pod for _, pod in pods if not exclusive or needs_alignment(pod)]
-        return node.fingerprint == pod_fingerprint((pod.namespace, pod.name) for pod in counted)
+        counted_pods = [pod for _, pod in pods if not exclusive or needs_alignment(pod)]
+        return node.fingerprint == pod_fingerprint((pod.namespace, pod.name) for pod in counted_pods)
 
 
 def _charge(node: _Node, pod: Pod, *, running: bool) -> _Charge:

@@ -152,11 +152,11 @@ class SoftTaints:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
-        before = self._taints.pop(name, ())
-        if before:
-            self._nodes[before].discard(name)
-            if not self._nodes[before]:
-                del self._nodes[before]
+        taints_before = self._taints.pop(name, ())
+        if taints_before:
+            self._nodes[taints_before].discard(name)
+            if not self._nodes[taints_before]:
+                del self._nodes[taints_before]
         taints = tuple([taint for taint in change.object.spec.taints if taint.effect == "PreferNoSchedule"])
         if taints and change.type is not EventType.DELETED:
             self._taints[name] = taints
@@ -166,13 +166,13 @@ class SoftTaints:
 def scheduling_spec(workload: Workload) -> ApiPodSpec:
     """Return what a scheduler reads of one replica of *workload*; ``ParseError`` if a field has the wrong type."""
     spec = workload.manifest.get("spec") or {}
-    read = {name: value for name in _WORKLOAD_FIELDS if (value := spec.get(name)) is not None}
-    fields = json.loads(documents.to_json(read))  # plain numbers
+    workload_fields = {name: value for name in _WORKLOAD_FIELDS if (value := spec.get(name)) is not None}
+    fields = json.loads(documents.to_json(workload_fields))  # plain numbers
     if workload.phase:  # exported from a cluster, where it has been bound
         fields.pop("nodeName", None)
     if workload.kind == "DaemonSet":
-        added = [codec.to_builtins(toleration) for toleration in DAEMON_SET_TOLERATIONS]
-        fields["tolerations"] = [*fields.get("tolerations", ()), *added]
+        tolerations = [codec.to_builtins(toleration) for toleration in DAEMON_SET_TOLERATIONS]
+        fields["tolerations"] = [*fields.get("tolerations", ()), *tolerations]
     return codec.convert(fields, ApiPodSpec)
 
 

@@ -71,7 +71,8 @@ class ObjectEvents:
     """The writer of events of a *component*, in the background; of several about one object, the last is written."""
 
     def __init__(self, client: ApiClient, component: str) -> None:
-        self._client, self._component = client, component
+        self._client = client
+        self._component = component
         self._waiting: OrderedDict[str, _Note] = OrderedDict()
         self._written: OrderedDict[str, _Written] = OrderedDict()  #: uid → the last event
         self._wake = asyncio.Event()
@@ -100,7 +101,7 @@ class ObjectEvents:
         return len(self._waiting)
 
     def forget(self, uid: str) -> None:
-        """Drop the events of a pod that is gone or released, also one that is not written yet."""
+        """Drop the events of a pod that is gone or released, also an event that is not written yet."""
         self._waiting.pop(uid, None)
         self._written.pop(uid, None)
 
@@ -124,32 +125,32 @@ class ObjectEvents:
         last = self._written.get(uid)
         again = last is not None and _alike(last.note, note)
         if last is not None and again:
-            written = replace(last, note=note, count=last.count + 1, at=timing.clock())
+            event = replace(last, note=note, count=last.count + 1, at=timing.clock())
         else:
-            written = _Written(_event_name(note.object, now), note, _timestamp(now), 1, timing.clock())
+            event = _Written(_event_name(note.object, now), note, _timestamp(now), 1, timing.clock())
         self._written.pop(uid, None)
-        self._written[uid] = written
+        self._written[uid] = event
         while len(self._written) > MAX_KNOWN:
             self._written.popitem(last=False)
         try:
-            await self._send(written, now, again=again)
+            await self._send(event, now, again=again)
         except Exception:
-            if self._written.get(uid) is written:  # an event that nobody can read keeps no other back
+            if self._written.get(uid) is event:  # an event that nobody can read keeps no other back
                 del self._written[uid]
                 self._written |= {} if last is None else {uid: last}
             raise
 
-    async def _send(self, written: _Written, now: datetime, *, again: bool) -> None:
-        note, namespace = written.note, written.note.namespace
+    async def _send(self, event: _Written, now: datetime, *, again: bool) -> None:
+        note, namespace = event.note, event.note.namespace
         if again:
-            patch = {"count": written.count, "lastTimestamp": _timestamp(now), "message": note.message}
+            patch = {"count": event.count, "lastTimestamp": _timestamp(now), "message": note.message}
             try:
-                await self._client.patch(EVENTS.at(written.name, namespace=namespace), patch)
+                await self._client.patch(EVENTS.at(event.name, namespace=namespace), patch)
             except NotFoundError:  # events expire
-                written = replace(written, first=_timestamp(now))
+                event = replace(event, first=_timestamp(now))
             else:
                 return
-        await self._client.create(EVENTS, _event(written, now, self._component), namespace=namespace)
+        await self._client.create(EVENTS, _event(event, now, self._component), namespace=namespace)
 
 
 async def read_reports(client: ApiClient, pod: ApiPod) -> tuple[str, ...]:
@@ -159,10 +160,10 @@ async def read_reports(client: ApiClient, pod: ApiPod) -> tuple[str, ...]:
     """
     query = Query(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
     try:
-        listed = (await client.list(EVENTS, query)).items
+        api_events = (await client.list(EVENTS, query)).items
     except (ForbiddenError, NotFoundError):
         return ()
-    events = sorted(listed, key=lambda event: event.last_timestamp or "", reverse=True)
+    events = sorted(api_events, key=lambda event: event.last_timestamp or "", reverse=True)
     by_gate = [event.message for event in events if event.source.component == GATE_COMPONENT][:1]
     proposed = [event.message for event in events if event.reason == MOVES_WOULD_HELP][:1]
     return (*[f"The gate reported: {message}" for message in by_gate], *proposed)
@@ -174,10 +175,10 @@ def _event_name(obj: ApiObject, now: datetime) -> str:
     return obj.metadata.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
-def _event(written: _Written, now: datetime, component: str) -> dict[str, object]:
-    note, metadata = written.note, written.note.object.metadata
+def _event(event: _Written, now: datetime, component: str) -> dict[str, object]:
+    note, metadata = event.note, event.note.object.metadata
     return {
-        "metadata": {"name": written.name, "namespace": note.namespace},
+        "metadata": {"name": event.name, "namespace": note.namespace},
         "involvedObject": {
             "apiVersion": note.resource.api_version,
             "kind": note.resource.kind,
@@ -189,9 +190,9 @@ def _event(written: _Written, now: datetime, component: str) -> dict[str, object
         "reason": note.reason,
         "message": note.message,
         "source": {"component": component},
-        "firstTimestamp": written.first,
+        "firstTimestamp": event.first,
         "lastTimestamp": _timestamp(now),
-        "count": written.count,
+        "count": event.count,
     }
 
 
@@ -204,5 +205,9 @@ def _timestamp(now: datetime) -> str:
 
 
 def _shortened(message: str) -> str:
-    encoded = message.encode()
-    return message if len(encoded) <= MAX_MESSAGE else encoded[: MAX_MESSAGE - 3].decode("utf-8", "ignore") + "…"
+    encoded_message = message.encode()
+    return (
+        message
+        if len(encoded_message) <= MAX_MESSAGE
+        else encoded_message[: MAX_MESSAGE - 3].decode("utf-8", "ignore") + "…"
+    )

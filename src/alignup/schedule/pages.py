@@ -162,12 +162,14 @@ class ClusterPages:
         }
         self.events = EventBus(now=time.time)
         self._templates = Pages("alignup.schedule", links=LINKS, subject=subject, functions=functions)
-        self._live, self._problems = live, problems
+        self._live = live
+        self._problems = problems
         self._searches = searches
         self._proposal = proposal  #: returns what was proposed for a pod by its uid
         self._computing = asyncio.Semaphore(1)  #: one question about pods at a time
         self._cards: dict[str, NodeCard] = {}
-        self._serial, self._removed = 0, 0  #: of the last change, and of the last one that removed a node
+        self._serial = 0  #: of the last change
+        self._removed = 0  #: of the last change that removed a node
         self._resources: dict[str, int] = {CPU: 0, MEMORY: 1}  #: as the script numbers them
         self._labels: dict[str, int] = {}
         self._has_gpus = False
@@ -260,10 +262,10 @@ class ClusterPages:
         now, trends = time.monotonic(), self._trends
         totals = self._live.metrics.predictions.totals
         predicted, right = sum(totals.values()), totals["as_predicted"]
-        known = sum(not card.unknown for card in cards)
-        unit, lost = f"of {len(cards):,}", len(cards) - known
+        reporting = sum(not card.unknown for card in cards)
+        unit, lost = f"of {len(cards):,}", len(cards) - reporting
         yield Tile(
-            "Nodes that report", f"{known:,}", f"{lost} without a report" if lost else "", _tone(lost), unit=unit
+            "Nodes that report", f"{reporting:,}", f"{lost} without a report" if lost else "", _tone(lost), unit=unit
         )
         yield Tile("Pods", f"{sum(card.pods for card in cards):,}", "that hold resources")
         rates = trends.rates(PLACED, now)
@@ -306,50 +308,50 @@ class ClusterPages:
         ]
         if not any(map(any, (layer.values for layer in series))):
             return ""
-        drawn = stacked_plot("Pods, at most at one time", self._timeline.starts(now), series, x=lambda at: ago(-at))
-        return svg_inline(drawn, "Rejected and waiting pods since the start")
+        plot = stacked_plot("Pods, at most at one time", self._timeline.starts(now), series, x=lambda at: ago(-at))
+        return svg_inline(plot, "Rejected and waiting pods since the start")
 
     async def node(self, request: Request) -> Response:
         name = request.path_params["name"]
-        known, host = self._card(name), present_host(self._live.cluster, name)
-        if known is None:
+        card, host = self._card(name), present_host(self._live.cluster, name)
+        if card is None:
             raise ProblemError(404, f"The cluster has no node {name}.")
-        unknown = group_unknown([known], no_report=NO_HOST_STATE.reason)
+        unknown = group_unknown([card], no_report=NO_HOST_STATE.reason)
 
         def build() -> Response:
             node = None if host is None else describe_machine(host)
             release = None if host is None else host.settings.release
-            return self._templates.response("node.html", summary=known, node=node, unknown=unknown, release=release)
+            return self._templates.response("node.html", summary=card, node=node, unknown=unknown, release=release)
 
         return await asyncio.to_thread(build)
 
     async def pods(self, request: Request) -> Response:
-        """List the pods: failed ones first, and those of one owner together unless they are searched for."""
+        """List the pods: failed pods first, and the pods of one owner together unless a text is searched for."""
         text = request.query_params.get("q", "")[:253]
         namespace = request.query_params.get("namespace", "")[:63]
         namespaces: set[str] = set()
-        listed: list[PodSummary] = []
+        summaries: list[PodSummary] = []
         matching = 0
         for state in PodState:
             names = [name for name in await self._named(state, text, namespaces) if namespace in ("", name[0])]
             matching += len(names)
             if state in NEEDS_ATTENTION:
                 pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-                listed += await asyncio.to_thread(group_pods, pods, self._pod_failed(), apart=bool(text))
+                summaries += await asyncio.to_thread(group_pods, pods, self._pod_failed(), apart=bool(text))
             else:
-                first = nsmallest(max(MAX_LISTED - len(listed), 0), names)
+                first = nsmallest(max(MAX_LISTED - len(summaries), 0), names)
                 pods = [pod for name in first if (pod := self._live.pods.objects.get(name)) is not None]
-                listed += map(self._summarize, pods)
-        listed = listed[:MAX_LISTED]
+                summaries += map(self._summarize, pods)
+        summaries = summaries[:MAX_LISTED]
         return await asyncio.to_thread(
             self._templates.response,
             "pods.html",
             text=text,
             namespace=namespace,
             namespaces=[("", "all"), *((name, name) for name in sorted(namespaces)[:MAX_NAMESPACES])],
-            pods=listed,
+            pods=summaries,
             counts=[(str(state), self._pods.count(state)) for state in PodState],
-            more=matching - sum(summary.count for summary in listed),
+            more=matching - sum(summary.count for summary in summaries),
         )
 
     async def _named(self, state: PodState, text: str, namespaces: set[str]) -> list[ObjectKey]:
@@ -357,16 +359,16 @@ class ClusterPages:
 
         The namespaces of all pods in *state* are added to *namespaces*.
         """
-        names, named = self._pods.names(state), []
+        names, pod_names = self._pods.names(state), []
         for start in range(0, len(names), NAMES_AT_ONCE):
             for name in names[start : start + NAMES_AT_ONCE]:
                 namespaces.add(name[0])
                 is_named = True  # one that fails is shown
                 with self._live.guard.guarded(ServiceStep.ANSWER, f"list {name[0]}/{name[1]}"):
                     is_named = self._is_named(name, state, text)
-                named += [name] if is_named else []
+                pod_names += [name] if is_named else []
             await asyncio.sleep(0)
-        return named
+        return pod_names
 
     def _is_named(self, name: ObjectKey, state: PodState, text: str) -> bool:
         if text in f"{name[0]}/{name[1]}":
@@ -382,8 +384,8 @@ class ClusterPages:
         for states in (NEEDS_ATTENTION[:2], NEEDS_ATTENTION[2:]):
             names = [name for state in states for name in self._pods.names(state)]
             pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
-            shown = (await asyncio.to_thread(group_pods, pods, self._pod_failed()))[:MAX_ATTENTION]
-            parts.append((shown, len(pods) - sum(summary.count for summary in shown)))
+            summaries = (await asyncio.to_thread(group_pods, pods, self._pod_failed()))[:MAX_ATTENTION]
+            parts.append((summaries, len(pods) - sum(summary.count for summary in summaries)))
         return parts
 
     def _summarize(self, pod: ApiPod) -> PodSummary:
@@ -467,17 +469,17 @@ class ClusterPages:
                 yield card
 
     def _card(self, node: str) -> NodeCard | None:
-        known = self._live.nodes.get(node)
-        if known is None:
+        api_node = self._live.nodes.get(node)
+        if api_node is None:
             return None
         card = self._cards.get(node)
-        if card is None or card.labels is not known.metadata.labels:
+        if card is None or card.labels is not api_node.metadata.labels:
             try:
-                card = self._measure(known)
+                card = self._measure(api_node)
             except Exception as error:  # noqa: BLE001 - whatever one node raises, the others are shown
                 self._live.failed_decisions.note(node, error)
                 self._serial += 1
-                card = NodeCard(name=node, labels=known.metadata.labels, unknown=DEFECT, serial=self._serial)
+                card = NodeCard(name=node, labels=api_node.metadata.labels, unknown=DEFECT, serial=self._serial)
             self._cards[node] = card
         return card
 
@@ -488,21 +490,23 @@ class ClusterPages:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
         answers: list[AnsweredPod] = []
         served = self._live.claims.objects.with_class_resources
-        accepted = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
-        workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted]
+        accepted_workloads = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
+        workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted_workloads]
         for templates in split_by_object(workloads):
-            asked = []
+            new_answers = []
             for workload in templates:
                 name = f"{workload.kind} {workload.title}"
-                asked.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
+                new_answers.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
             considered = [
                 {node for group in answered.answers.groups if not group.first.excluded for node in group.nodes}
-                for answered in asked
+                for answered in new_answers
             ]
             gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
             if gang is not None:
-                asked[0] = asked[0]._replace(gang=gang, placed=await self._place_gang(gang.gang) or asked[0].placed)
-            answers += asked
+                new_answers[0] = new_answers[0]._replace(
+                    gang=gang, placed=await self._place_gang(gang.gang) or new_answers[0].placed
+                )
+            answers += new_answers
         return answers
 
     async def _ask(

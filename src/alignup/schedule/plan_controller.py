@@ -153,8 +153,10 @@ class PlanController:
 
     async def stop(self) -> None:
         """Forget everything: another process leads from now on."""
-        self._running, self._writing = False, False
-        self._active = self._pending = None
+        self._running = False
+        self._writing = False
+        self._active = None
+        self._pending = None
         self._ended.clear()
         self._evicted.clear()
         await self._tasks.cancel()
@@ -203,7 +205,9 @@ class PlanController:
             _log.warning("cannot read who may be evicted", plan=name, problem=str(error))
             await self._say_pending(plan, f"cannot read which pods may be evicted: {error}")
             return RETRY_SECONDS
-        self._active, self._written, self._pending = plan, [plan.status], None
+        self._active = plan
+        self._written = [plan.status]
+        self._pending = None
         self._note_event(plan, ACTIVATED, "the plan is carried out from now on")
         self._live.schedule(events.PlanActivated(self._order(plan), facts))
         return None
@@ -211,13 +215,13 @@ class PlanController:
     def _order(self, plan: Plan) -> PlanOrder:
         timing = self._client.timing
         created = seconds_of(plan.metadata.creation_timestamp)
-        left = created + plan.spec.deadline_seconds - timing.time_of_day()
+        seconds_left = created + plan.spec.deadline_seconds - timing.time_of_day()
         return PlanOrder(
             uid=plan.metadata.uid,
             name=plan.metadata.name,
             steps=read_steps(plan),
             progress=_read_progress(plan),
-            deadline=timing.clock() + left,
+            deadline=timing.clock() + seconds_left,
             paused=plan.spec.paused,
         )
 
@@ -244,15 +248,15 @@ class PlanController:
         return self._select_facts(plan, facts)
 
     def _select_facts(self, plan: Plan, facts: PlanFacts) -> events.PlanFactsRead:
-        """Return what concerns the pods of a plan, and those that are disrupted with them."""
+        """Return what concerns the pods of a plan, and the pods that are disrupted together with these."""
         uids = {step.pod.uid for step in plan.spec.steps} | {step.pod for step in plan.status.steps if step.pod}
         uids |= {step.placed for step in self._progress(plan) if step.placed}
         planned = [pod for pod in facts.pods if pod.metadata.uid in uids]
         groups = {key for pod in planned if (key := group_of(pod)) is not None}
         related = [pod for pod in facts.pods if pod.metadata.uid in uids or group_of(pod) in groups]
         admissions = [step for step in plan.spec.steps if step.action is StepAction.ADMIT]
-        admitted = {step.pod.uid for step in admissions if not step.replacement}
-        priorities = [pod.spec.priority or 0 for pod in planned if pod.metadata.uid in admitted]
+        admitted_uids = {step.pod.uid for step in admissions if not step.replacement}
+        priorities = [pod.spec.priority or 0 for pod in planned if pod.metadata.uid in admitted_uids]
         rules = EvictionRules(
             exempt=plan.spec.exempt,
             allow_preemption=plan.spec.allow_preemption and bool(priorities),
@@ -260,10 +264,10 @@ class PlanController:
         )
         nodes = {node.metadata.name: node for node in self._live.nodes.objects.values()}
         view = ClusterView(nodes=nodes, cluster=self._live.cluster, reports={}, unknown={}, doubts={}, stale={})
-        named = {step.node for step in plan.spec.steps}
+        planned_nodes = {step.node for step in plan.spec.steps}
         selected = replace(facts, pods=related)
         running = [
-            replace(pod, hosts=frozenset(named.intersection(pod.hosts or ())))
+            replace(pod, hosts=frozenset(planned_nodes.intersection(pod.hosts or ())))
             for pod in running_pods(view, selected, rules, priority=min(priorities, default=0))
         ]
         self._evicted = {pod.metadata.uid: pod for pod in planned}
@@ -299,9 +303,9 @@ class PlanController:
             outcome, problem = EvictionOutcome.LOST, str(error)
         except ApiError as error:
             outcome, problem = EvictionOutcome.REFUSED, str(error)
-        known = self._evicted.get(pod.uid)
-        if outcome is EvictionOutcome.ACCEPTED and known is not None and self._active is not None:
-            self._events.note(known, EVICTED, f"evicted by plan {self._active.metadata.name}", warning=False)
+        api_pod = self._evicted.get(pod.uid)
+        if outcome is EvictionOutcome.ACCEPTED and api_pod is not None and self._active is not None:
+            self._events.note(api_pod, EVICTED, f"evicted by plan {self._active.metadata.name}", warning=False)
         step = instruction.step
         self._live.schedule(events.PlannedPodEvicted(instruction.plan, step, outcome, problem, retry_after))
 
@@ -323,7 +327,7 @@ class PlanController:
                 status = _make_status(plan, todo.progress, now=self._client.timing.time_of_day())
                 self._written.append(status)
                 try:
-                    written = await self._patch_status(plan, status)
+                    written_plan = await self._patch_status(plan, status)
                 except ConflictError:
                     await self._read_conflict(plan)
                     continue
@@ -338,11 +342,11 @@ class PlanController:
                 self._written = [status]
                 if self._active is not plan:
                     return
-                self._active = written
+                self._active = written_plan
                 if self._pending is todo:
                     self._pending = None
                 if todo.progress.final:
-                    self._finish(written)
+                    self._finish(written_plan)
                 self._live.schedule(events.PlanWritten(todo.plan, todo.number))
         finally:
             self._writing = False
@@ -355,7 +359,8 @@ class PlanController:
         if current is not None and current.metadata.uid == plan.metadata.uid and current.status in self._written:
             self._active = current
             return
-        self._active = self._pending = None
+        self._active = None
+        self._pending = None
         self._live.schedule(events.PlanCancelled(plan.metadata.uid))
         self._wake.set()
 
@@ -458,19 +463,19 @@ def _encode_pod(pod: Pod) -> str:
 
 def _make_status(plan: Plan, progress: PlanProgress, *, now: float) -> PlanStatus:
     """Return the status with this progress; times and what was encoded before stay."""
-    count, written = len(progress.steps), plan.status.steps
-    if len(written) != count:
-        written = (StepStatus(),) * count
+    count, old_steps = len(progress.steps), plan.status.steps
+    if len(old_steps) != count:
+        old_steps = (StepStatus(),) * count
     steps = []
-    for old, step in zip(written, progress.steps, strict=True):
-        evicted = old.evicted_pod or (_encode_pod(step.evicted) if step.evicted is not None else "")
+    for old, step in zip(old_steps, progress.steps, strict=True):
+        evicted_pod = old.evicted_pod or (_encode_pod(step.evicted) if step.evicted is not None else "")
         steps.append(
             StepStatus(
                 phase=step.phase,
                 message=step.message,
                 pod=step.placed,
                 time=old.time if old.phase is step.phase else timestamp(now),
-                evicted_pod=evicted if not progress.final else "",
+                evicted_pod=evicted_pod if not progress.final else "",
                 controllers=tuple(sorted(step.controllers)) if not progress.final else (),
                 earlier_pods=tuple(sorted(step.earlier)) if not progress.final else (),
             )
@@ -489,11 +494,11 @@ def _make_status(plan: Plan, progress: PlanProgress, *, now: float) -> PlanStatu
                 last_transition_time=unchanged.last_transition_time if unchanged else timestamp(now),
             )
         )
-    started = [step for step in progress.steps if step.phase is StepPhase.STARTED and step.message]
+    started_steps = [step for step in progress.steps if step.phase is StepPhase.STARTED and step.message]
     return PlanStatus(
         observed_generation=plan.metadata.generation,
         phase=progress.phase,
-        message=progress.message or (started[0].message if started and not progress.final else ""),
+        message=progress.message or (started_steps[0].message if started_steps and not progress.final else ""),
         evicted=progress.evicted,
         steps=tuple(steps),
         conditions=tuple(conditions),

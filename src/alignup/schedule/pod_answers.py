@@ -86,8 +86,8 @@ class NodeAnswer:
         for placement in self.verdict.shared_placements:
             nodes = placement.hint.nodes
             plural = "" if nodes is None or nodes.bit_count() == 1 else "s"
-            shown = "any NUMA node" if nodes is None else f"NUMA node{plural} {bits.show(nodes)}"
-            by_container[placement.container] = shown
+            nodes_text = "any NUMA node" if nodes is None else f"NUMA node{plural} {bits.show(nodes)}"
+            by_container[placement.container] = nodes_text
         if len(set(by_container.values())) == 1:
             return next(iter(by_container.values()))
         return ", ".join(f"{container}: {nodes}" for container, nodes in by_container.items())
@@ -269,7 +269,7 @@ def steered_verdict(view: ClusterView, pod: Pod, node: str, verdict: Verdict) ->
         return verdict, pod.annotations.get(STEERED_ANNOTATION, "")
     options = view.cluster.steered(pod, node)
     claims = view.claims
-    choice = choose_steering(options, pod, lambda each: explain_claims(claims, record, pod, each) if claims else ())
+    choice = choose_steering(options, pod, lambda option: explain_claims(claims, record, pod, option) if claims else ())
     return (choice.verdict, str(choice)) if choice else (verdict, "")
 
 
@@ -314,7 +314,7 @@ def answers_document(api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict],
         "boundTo": api_pod.spec.node_name,
         "needsAlignment": needs_alignment(pod),
         "counts": {str(kind): counts[kind] for kind in kinds},
-        "nodes": [make_row(answer, place) for place, answer in enumerate(sorted(answers, key=rank))],
+        "nodes": [make_row(answer, position) for position, answer in enumerate(sorted(answers, key=rank))],
     }
 
 

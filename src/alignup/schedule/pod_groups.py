@@ -103,7 +103,8 @@ class PodGroups:
     """The groups of a cluster, followed, with their pods among *pods*."""
 
     def __init__(self, client: ApiClient, pods: Informer[ApiPod]) -> None:
-        self._client, self._pods = client, pods
+        self._client = client
+        self._pods = pods
         self._informers = {
             source: [Informer(client, resource) for resource in resources] for source, resources in RESOURCES.items()
         }
@@ -155,15 +156,15 @@ class PodGroups:
 
     def members(self, key: GroupKey, *more: ApiPod) -> GroupMembers:
         """Return the pods of a group, and those of *more* that the watch has not shown yet."""
-        named = self._members.get(key, {})
-        pods = {uid: pod for uid, (namespace, name) in named.items() if (pod := self._find(uid, namespace, name))}
+        members = self._members.get(key, {})
+        pods = {uid: pod for uid, (namespace, name) in members.items() if (pod := self._find(uid, namespace, name))}
         pods = {pod.metadata.uid: pod for pod in more if pod.metadata.uid not in pods} | pods
-        counted = [pod for pod in pods.values() if _counts(pod)]
-        bound = tuple([pod for pod in counted if pod.spec.node_name])
-        unbound = [pod for pod in counted if not pod.spec.node_name]
+        counted_pods = [pod for pod in pods.values() if _counts(pod)]
+        bound_pods = tuple([pod for pod in counted_pods if pod.spec.node_name])
+        unbound = [pod for pod in counted_pods if not pod.spec.node_name]
         waiting = tuple([pod for pod in unbound if not pod.spec.scheduling_gates])
         gated = tuple([pod for pod in unbound if pod.spec.scheduling_gates])
-        return GroupMembers(waiting, gated, bound, self._minimum(key, counted))
+        return GroupMembers(waiting, gated, bound_pods, self._minimum(key, counted_pods))
 
     def _find(self, uid: str, namespace: str, name: str) -> ApiPod | None:
         pod = self._pods.get(name, namespace=namespace)
@@ -180,14 +181,14 @@ class PodGroups:
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         metadata = change.object.metadata
         key = None if change.type is EventType.DELETED else group_of(change.object)
-        before = self._keys.get(metadata.uid)
-        if key == before:
+        key_before = self._keys.get(metadata.uid)
+        if key == key_before:
             return
-        if before is not None:
+        if key_before is not None:
             del self._keys[metadata.uid]
-            self._members[before].pop(metadata.uid)
-            if not self._members[before]:
-                del self._members[before]
+            self._members[key_before].pop(metadata.uid)
+            if not self._members[key_before]:
+                del self._members[key_before]
         if key is not None:
             self._keys[metadata.uid] = key
             self._members.setdefault(key, {})[metadata.uid] = (metadata.namespace, metadata.name)

@@ -126,7 +126,8 @@ class PodStates:
     """
 
     def __init__(self, pods: Informer[ApiPod], changed: Callable[[], object]) -> None:
-        self._pods, self._changed = pods, changed
+        self._pods = pods
+        self._changed = changed
         self._states: dict[ObjectKey, PodState] = {}
         self._counts: Counter[PodState] = Counter()
         pods.subscribe(self._pod_changed)
@@ -204,7 +205,7 @@ def _failed_containers(pod: ApiPod) -> Iterator[str]:
 def _waits_for(pod: ApiPod) -> str:
     if gates := ", ".join(gate.name for gate in pod.spec.scheduling_gates):
         return f"No scheduler considers the pod before its scheduling gates are removed: {gates}"
-    reported = [condition.message for condition in pod.status.conditions if condition.type == "PodScheduled"]
-    if message := next(filter(None, reported), ""):
+    messages = [condition.message for condition in pod.status.conditions if condition.type == "PodScheduled"]
+    if message := next(filter(None, messages), ""):
         return message
     return f"Scheduler {pod.spec.scheduler_name or 'default-scheduler'} has not reported on the pod yet"

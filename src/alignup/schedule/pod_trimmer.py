@@ -72,12 +72,15 @@ class PodTrimmer:
         )
 
     def _metadata(self, metadata: ObjectMeta, *, with_owners: bool) -> ObjectMeta:
-        annotations = metadata.annotations.items()
-        kept = {name: self._shared(text) for name, text in annotations if name.startswith(_KEPT_ANNOTATIONS)}
+        annotations = {
+            name: self._shared(text)
+            for name, text in metadata.annotations.items()
+            if name.startswith(_KEPT_ANNOTATIONS)
+        }
         unique = {name: getattr(metadata, name) for name in _UNIQUE_METADATA}
-        shared = self._share(metadata, ("namespace", "labels"))
-        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in kept or with_owners else ()
-        return ObjectMeta(**unique, **shared, annotations=kept or _NO_TEXTS, owner_references=owners)
+        shared_fields = self._share(metadata, ("namespace", "labels"))
+        owners = self._shared(metadata.owner_references) if MIRROR_ANNOTATION in annotations or with_owners else ()
+        return ObjectMeta(**unique, **shared_fields, annotations=annotations or _NO_TEXTS, owner_references=owners)
 
     def _share(self, part: msgspec.Struct, fields: Iterable[str]) -> dict[str, Any]:
         return {name: self._shared(getattr(part, name)) for name in fields}
@@ -85,12 +88,12 @@ class PodTrimmer:
     def _shared(self, part: _Part) -> _Part:
         """Return an equal part that was seen before, or this one."""
         key = msgspec.json.encode(part)
-        known: _Part | None = self._parts.get(key)
-        if known is None or type(known) is not type(part):
+        shared_part: _Part | None = self._parts.get(key)
+        if shared_part is None or type(shared_part) is not type(part):
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
-            known = self._parts[key] = part
-        return known
+            shared_part = self._parts[key] = part
+        return shared_part
 
     def _trim_condition(self, condition: Condition, *, with_time: bool) -> Condition:
         """Keep the time of a binding, which orders pods; the others are mostly needed by their names only."""

@@ -81,7 +81,7 @@ class DecisionRecorder:
         self._asked.clear()
 
     def write(self, now: float, event: Event, instructions: Sequence[Instruction]) -> None:
-        """Write an event that was handled, and what it leads to."""
+        """Write an event that was handled, and the instructions that follow from the event."""
         self._listening = False
         if self._file is None:
             return
@@ -127,12 +127,14 @@ class DecisionRecorder:
         number = files[-1][0] + 1 if files else 1
         path = self._directory / f"decisions-{number:06}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._file, self._writer = os.fdopen(descriptor, "wb"), ValueWriter()
+        self._file = os.fdopen(descriptor, "wb")
+        self._writer = ValueWriter()
         self._answers.clear()
         self._put({"format": FORMAT, "version": FORMAT_VERSION, **self._header})
         state.cluster.forget_order()  # which the snapshot does not have
         size = sum(self._put({"snapshot": event}) for event in snapshot)
-        self._left, self._tries = max(self.max_bytes, size), 0  # snapshots must not take longer than events
+        self._left = max(self.max_bytes, size)  # snapshots must not take longer than events
+        self._tries = 0
         _log.info("decisions are recorded", file=str(path))
 
     def _put(self, line: Mapping[str, Any]) -> int:
@@ -145,7 +147,8 @@ class DecisionRecorder:
     def _stop(self, error: Exception) -> None:
         _log.warning("decisions are not recorded any more", problem=f"{type(error).__name__}: {error}")
         self.close()
-        self._writer, self._questions = ValueWriter(), _Questions()
+        self._writer = ValueWriter()
+        self._questions = _Questions()
         self._answers.clear()
         self._failed()
 
@@ -161,12 +164,12 @@ class DecisionRecorder:
         key = self._questions.key(question)
         before = self._asked[key]
         self._asked[key] += 1
-        last, written = self._answers.get(key, (self, None))
+        last, written_answer = self._answers.get(key, (self, None))
         if answer is last and isinstance(answer, _IMMUTABLE):
             return
         copied = _copied(answer, question[0])
         self._answers[key] = (answer, copied)
-        if last is self or not _same(written, copied):
+        if last is self or not _same(written_answer, copied):
             self._new.append((*question, copied, before) if before else (*question, copied))
 
 

@@ -67,7 +67,8 @@ class RejectionWriter:
     """Writes the causes of rejections to the pods."""
 
     def __init__(self, client: ApiClient, live: LiveCluster) -> None:
-        self._client, self._live = client, live
+        self._client = client
+        self._live = live
         self._rejected: dict[str, ApiPod] = {}  #: by the uid that the kubelet uses, pods without a cause
         self._changed = asyncio.Event()
         live.pods.subscribe(self._pod_changed)

@@ -34,31 +34,31 @@ class NodeFilter:
     def __init__(self, nodes: Informer[ApiNode], failed: Callable[[str, Exception], object]) -> None:
         self._nodes = nodes
         self._failed = failed
-        self._known: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
+        self._selections: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
 
     def allowed(self, spec: ApiPodSpec, key: Hashable = None) -> set[str]:
         """Return the names of the nodes; the set is current until the next call. *key*: the selection key of *spec*."""
         key = key or selection_key(spec)
-        if key not in self._known:
-            self._known[key] = (
+        if key not in self._selections:
+            self._selections[key] = (
                 spec,
                 {node.metadata.name for node in self._nodes.objects.values() if not self.excludes(node, spec)},
             )
-            if len(self._known) > MAX_SELECTIONS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key][1]
+            if len(self._selections) > MAX_SELECTIONS:
+                self._selections.popitem(last=False)
+        self._selections.move_to_end(key)
+        return self._selections[key][1]
 
     def allows(self, spec: ApiPodSpec, name: str, key: Hashable = None) -> bool:
         """Return whether a node exists and is allowed, without looking at others."""
-        known = self._known.get(key or selection_key(spec))
-        if known is not None:
-            return name in known[1]
+        selection = self._selections.get(key or selection_key(spec))
+        if selection is not None:
+            return name in selection[1]
         node = self._nodes.get(name)
         return node is not None and not self.excludes(node, spec)
 
     def excludes(self, node: ApiNode, spec: ApiPodSpec) -> Sequence[str]:
-        """Return why schedulers do not consider a node; it is alone in it if that fails."""
+        """Return why schedulers do not consider a node; a failure concerns this node only."""
         try:
             return exclusions(node, spec)
         except Exception as error:  # noqa: BLE001 - whatever one node raises, others are considered
@@ -68,10 +68,10 @@ class NodeFilter:
     def update(self, change: Change[ApiNode]) -> None:
         """Note that a node was added, has changed or is gone."""
         node, deleted = change.object, change.type is EventType.DELETED
-        for spec, allowed in self._known.values():
-            allowed.discard(node.metadata.name)
+        for spec, allowed_names in self._selections.values():
+            allowed_names.discard(node.metadata.name)
             if not deleted and not self.excludes(node, spec):
-                allowed.add(node.metadata.name)
+                allowed_names.add(node.metadata.name)
 
 
 class NodeCapacity:
@@ -138,9 +138,9 @@ class NodeCapacity:
             used = self._used[name]
         else:
             used = UsedResources()
-            for uid, bound in self._pods(name).items():
-                with self._isolated(f"{bound.metadata.full_name} on node {name}"):
-                    used = used.plus(self._request(uid, bound))
+            for uid, bound_pod in self._pods(name).items():
+                with self._isolated(f"{bound_pod.metadata.full_name} on node {name}"):
+                    used = used.plus(self._request(uid, bound_pod))
             self._used[name] = used
         if beside:
             bound_use, others, together = self._used_beside.get(name, (None, (), used))
@@ -160,10 +160,10 @@ class NodeCapacity:
             parts += (status.extended_resource_claim_status,)
             key = tuple(map(id, parts))
             if key not in self._alike:
-                decoded = self._read(pod)
+                decoded_pod = self._read(pod)
                 if len(self._alike) >= MAX_ALIKE:
                     self._alike.clear()
-                self._alike[key] = (parts, _NO_REQUEST if decoded is None else _used(decoded, {}))
+                self._alike[key] = (parts, _NO_REQUEST if decoded_pod is None else _used(decoded_pod, {}))
             self._requests[uid] = self._alike[key][1]
         return self._requests[uid]
 

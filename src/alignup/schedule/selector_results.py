@@ -54,7 +54,8 @@ class SelectorResults:
 
     def __init__(self, report: Callable[[Payer], object], *, pended: Callable[[], object] | None = None) -> None:
         self.clock: Callable[[], float] = time.monotonic
-        self._report, self._pended = report, pended
+        self._report = report
+        self._pended = pended
         self._results: OrderedDict[Hashable, bool | str] = OrderedDict()
         self._budgets: OrderedDict[Payer, _Budget] = OrderedDict()
         size = inf if pended is None else SLICE_SECONDS
@@ -108,16 +109,16 @@ class SelectorResults:
         key = (selector, relevant_values(selector, device))
         result = self._results.get(key)
         if result is None:
-            started = self.clock()
-            budgets = self._budgets_with_time(payer, started)
+            start = self.clock()
+            budgets = self._budgets_with_time(payer, start)
             try:
                 result = select(selector, device)
             except SelectorError as error:  # it takes a millisecond to fail, on thousands of nodes
                 result = str(error)
-            ended = self.clock()
+            end = self.clock()
             for budget in budgets:
-                budget.remaining -= ended - started
-                budget.updated = ended
+                budget.remaining -= end - start
+                budget.updated = end
             if len(self._results) >= MAX_RESULTS:
                 self._results.popitem(last=False)
             self._results[key] = result

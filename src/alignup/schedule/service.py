@@ -133,7 +133,8 @@ class ScheduleService:
         serves_extender: bool = True,
     ) -> None:
         self._options = extender or ExtenderOptions()
-        self.client, self.metrics = client, ScheduleMetrics()
+        self.client = client
+        self.metrics = ScheduleMetrics()
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._write_event, WriteEvent)
@@ -260,14 +261,14 @@ class ScheduleService:
         pod = self.live.find_pod(namespace, name)
         if pod is None:
             return None
-        read = self.live.read(pod)
-        await self.live.large_pods.decide(read)
-        verdicts = self.live.feasible(read, (node,) if node else None)
+        decoded_pod = self.live.read(pod)
+        await self.live.large_pods.decide(decoded_pod)
+        verdicts = self.live.feasible(decoded_pod, (node,) if node else None)
         verdicts = {name: self._recorded_verdict(pod, name, verdict) for name, verdict in verdicts.items()}
-        document = answers_document(pod, read, verdicts, partial(self._make_row, pod, read))
+        document = answers_document(pod, decoded_pod, verdicts, partial(self._make_row, pod, decoded_pod))
         if release := incomplete_release(self.live.cluster):
             document |= release.date_document()
-        if read.uses_claims and (warnings := self.live.claims.warnings):
+        if decoded_pod.uses_claims and (warnings := self.live.claims.warnings):
             document["claimProblems"] = list(warnings)
         document["state"] = summarize_pod(pod).to_document()
         if text := rejection_text(pod):
@@ -285,17 +286,17 @@ class ScheduleService:
             self.live.failed_decisions.note(node, error)
             return defect(error)
 
-    def _make_row(self, api_pod: ApiPod, pod: Pod, answer: NodeAnswer, place: int) -> dict[str, Any]:
+    def _make_row(self, api_pod: ApiPod, pod: Pod, answer: NodeAnswer, position: int) -> dict[str, Any]:
         """Return the row of a node in an explanation, with claims and steering on the best nodes."""
         node = answer.node
         try:
             row = answer_row(answer, pod)
-            if pod.uses_claims and place < MAX_CLAIM_ROWS:
+            if pod.uses_claims and position < MAX_CLAIM_ROWS:
                 row["claims"] = self._explain_claims(pod, node, answer.verdict)
-            if count_markers(pod) and place < MAX_CLAIM_ROWS:
+            if count_markers(pod) and position < MAX_CLAIM_ROWS:
                 self._explain_steering(api_pod, pod, row)
-            if kept := self.live.scheduling.kept_nodes.describe(node):
-                row["kept"] = kept
+            if reason := self.live.scheduling.kept_nodes.describe(node):
+                row["kept"] = reason
         except Exception as error:  # noqa: BLE001
             self.live.failed_decisions.note(node, error)
             return failed_row(node, error)
@@ -315,8 +316,8 @@ class ScheduleService:
 
     def _explain_claims(self, pod: Pod, node: str, verdict: Verdict) -> dict[str, Any]:
         fit = self.live.claim_fit(pod, node)
-        explained = next(iter(self.live.explain_claims(pod, node, verdict)), ())
-        claims = [claim.to_document() for claim in explained]
+        explained_claims = next(iter(self.live.explain_claims(pod, node, verdict)), ())
+        claims = [claim.to_document() for claim in explained_claims]
         return {"possible": fit.possible, "certain": fit.certain, "reason": fit.reason, "claims": claims}
 
     def _standby(self) -> str:
@@ -419,13 +420,13 @@ def schedule_app(
 
 def _verb_route(service: ScheduleService, verb: str, max_body: int) -> Route:
     async def respond(request: Request) -> Response:
-        started = time.perf_counter()
+        start = time.perf_counter()
         try:
             response = await _respond(service, verb, request, max_body)
         except Exception as error:  # noqa: BLE001 - a defect must not end the connection without an answer
             _log.error("request failed", method="POST", path=request.url.path, exc_info=error)
             response = await internal_error(request, error)
-        service.metrics.request(verb, response.status_code, time.perf_counter() - started)
+        service.metrics.request(verb, response.status_code, time.perf_counter() - start)
         return response
 
     return Route(f"{EXTENDER}/{verb}", respond, methods=["POST"])

@@ -117,7 +117,7 @@ class SteeringWriter:
             steered = SteeredPod(namespace=pod.namespace, name=pod.name, uid=uid)
             spec = SteeringSpec(pod=steered, numa_nodes=bits.show(instruction.nodes), containers=instruction.containers)
         try:
-            written = await self._apply(node, spec)
+            steering = await self._apply(node, spec)
         except (UnreachableError, ServerFailureError, TimeoutError) as error:  # it may have been written
             self._live.schedule(SteeringFailed(node, uid))
             problem = str(error) or "no response"
@@ -127,7 +127,7 @@ class SteeringWriter:
                 problem += f": the observer of {node} creates it if it runs with --steer"
             self._live.schedule(SteeringFailed(node, uid, problem))
         else:
-            self._live.schedule(SteeringWritten(node, uid, written.metadata.generation))
+            self._live.schedule(SteeringWritten(node, uid, steering.metadata.generation))
             return
         if pod is None:
             _log.warning("cannot clear an instruction", node=node, problem=problem)
@@ -136,11 +136,11 @@ class SteeringWriter:
         followed = self._live.steering_instructions.get(node)
         empty = SteeringSpec()
         specs = (empty, spec) if spec.pod and followed is not None and followed.spec == spec else (spec,)
-        for each in specs:  # the same again would be no new instruction
-            patch = [{"op": "add", "path": "/spec", "value": to_builtins(each)}]
+        for spec_version in specs:  # the same again would be no new instruction
+            patch = [{"op": "add", "path": "/spec", "value": to_builtins(spec_version)}]
             async with asyncio.timeout(self.write_seconds):
-                written = await self._client.patch(STEERING_INSTRUCTIONS.at(node), patch, patch_type=PatchType.JSON)
-        return written
+                steering = await self._client.patch(STEERING_INSTRUCTIONS.at(node), patch, patch_type=PatchType.JSON)
+        return steering
 
     def _instruction_changed(self, change: Change[SteeringInstruction]) -> None:
         instruction, nodes = change.object, 0

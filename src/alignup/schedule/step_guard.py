@@ -56,7 +56,8 @@ def _undo_nothing(_failure: StepFailure) -> None:
 
 class StepGuard:
     def __init__(self, metrics: ScheduleMetrics, timing: Timing) -> None:
-        self._metrics, self._timing = metrics, timing
+        self._metrics = metrics
+        self._timing = timing
         #: step and name → how often it has failed in a row, and when it may be tried again
         self._failures: OrderedDict[tuple[ServiceStep, str], tuple[int, float]] = OrderedDict()
         for step in ServiceStep:

@@ -57,8 +57,8 @@ class PodCountHistory:
     def add(self, now: float, numbers: Mapping[str, float]) -> None:
         """Note *numbers* as of *now*, in seconds of a clock that never jumps."""
         interval = self._find_interval(now)
-        before = self._highest.get(interval) or next(reversed(self._last.values()), {})
-        self._highest[interval] = {name: max(value, before.get(name, 0.0)) for name, value in numbers.items()}
+        numbers_before = self._highest.get(interval) or next(reversed(self._last.values()), {})
+        self._highest[interval] = {name: max(value, numbers_before.get(name, 0.0)) for name, value in numbers.items()}
         self._last[interval] = dict(numbers)
 
     def series(self, name: str, now: float) -> list[float]:
@@ -78,7 +78,8 @@ class PodCountHistory:
         while (interval := int((now - self._start) // self._length)) >= self._intervals:
             self._length *= 2
             highest, last = self._highest, self._last
-            self._highest, self._last = {}, {}
+            self._highest = {}
+            self._last = {}
             for number, values in highest.items():  # in order
                 joined = self._highest.get(number // 2, {})
                 self._highest[number // 2] = {name: max(value, joined.get(name, 0.0)) for name, value in values.items()}

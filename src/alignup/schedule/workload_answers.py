@@ -57,8 +57,8 @@ class WorkloadAnswer:
         counts: Counter[str] = Counter()
         for part in self.parts:
             counts.update(part.nodes)
-        shown = [f"{count} on {node}" for node, count in sorted(counts.items())[:_MAX_NODES]]
-        return ", ".join(shown) + (f" and on {len(counts) - _MAX_NODES} more nodes" if len(counts) > _MAX_NODES else "")
+        parts = [f"{count} on {node}" for node, count in sorted(counts.items())[:_MAX_NODES]]
+        return ", ".join(parts) + (f" and on {len(counts) - _MAX_NODES} more nodes" if len(counts) > _MAX_NODES else "")
 
     def to_document(self) -> dict[str, Any]:
         return {

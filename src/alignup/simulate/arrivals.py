@@ -57,20 +57,20 @@ def find_invalid_event(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, 
     A pod is present from its arrival to its departure, even if it is rejected: that depends on the settings.
     """
     present: dict[str, float] = {}
-    missed: dict[str, float] = {}
+    missed_times: dict[str, float] = {}
     for event in events:
         time = event.time
         if not isfinite(time) or time < 0:
             return event, f"{time} is not a time: must be seconds since the start, 0 or more"
         if isinstance(event, PodDeparture):
             if present.pop(event.uid, None) is None:
-                missed[event.uid] = time
+                missed_times[event.uid] = time
             continue
         uid = event.pod.uid
         if uid in present:
             since = format_seconds(present[uid])
             return event, f"pod {uid} arrives at {format_seconds(time)} but is present since {since}"
-        if missed.get(uid) == time:
+        if missed_times.get(uid) == time:
             return event, f"pod {uid} arrives and departs at {format_seconds(time)}: it must stay for some time"
         present[uid] = time
     return None

@@ -123,8 +123,8 @@ def _relative(text: str, base: Path) -> str:
 def read_sweep(path: Path) -> tuple[SweepDocument, ObjectReader]:
     """Return a sweep file with its defaults, and its reader for errors; ``TraceError`` names the place of an error."""
     sweep, top = _read_document(path, SweepDocument)
-    for field_name, described in (("machines", sweep.machines), ("configurations", sweep.configurations)):
-        if len({description.name for description in described}) < len(described):
+    for field_name, descriptions in (("machines", sweep.machines), ("configurations", sweep.configurations)):
+        if len({description.name for description in descriptions}) < len(descriptions):
             top.error(field_name, "every name must be given once")
     workload, base = sweep.workload, path.parent
     if bool(workload.profile) is bool(workload.trace):

@@ -50,7 +50,9 @@ def build_hosts(groups: Iterable[HostGroup]) -> list[SimulatedHost]:
     """Return all hosts, idle; ``SettingsError`` if a kubelet would not start, or if two hosts have the same name."""
     hosts: dict[str, SimulatedHost] = {}
     groups = tuple(groups)
-    named = {key: claim for group in groups if group.claims for key, claim in group.claims.objects.claims.items()}
+    named_claims = {
+        key: claim for group in groups if group.claims for key, claim in group.claims.objects.claims.items()
+    }
     for group in groups:
         kubelet = Host(group.machine, group.settings)
         capacity = node_allocatable(group.machine, group.settings)
@@ -59,7 +61,11 @@ def build_hosts(groups: Iterable[HostGroup]) -> list[SimulatedHost]:
             if name in hosts:
                 raise SettingsError(f"two hosts are called {name}: give every group another name")
             labels = {**group.labels, HOSTNAME_LABEL: name}
-            claims = SimulatedClaims(group.claims, host=name, named=named) if group.claims is not None else None
+            claims = (
+                SimulatedClaims(group.claims, host=name, named_claims=named_claims)
+                if group.claims is not None
+                else None
+            )
             hosts[name] = SimulatedHost(name, group, labels, copy(kubelet), allocatable, claims)
     if len(hosts) > MAX_HOSTS:
         raise SettingsError(f"{len(hosts):,} nodes are too many: the maximum is {MAX_HOSTS:,}")
@@ -92,13 +98,13 @@ class EqualPods:
 class EqualPodsIndex:
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
         self._hosts = hosts
-        self._known: dict[Hashable, EqualPods] = {}
+        self._equal_pods: dict[Hashable, EqualPods] = {}
         self._restricted: dict[tuple[EqualPods, tuple[str, ...]], EqualPods] = {}
         #: wanted labels and extended resources → the hosts that have them when idle
         self._eligible: dict[Hashable, Mapping[str, int]] = {}
 
     def restrict(self, pods: EqualPods, hosts: Iterable[str]) -> EqualPods:
-        """Return the class of those pods of a class that may run on these hosts only."""
+        """Return the class of the pods of a class that may run on these hosts only."""
         names = tuple(hosts)
         key = (pods, names)
         if key not in self._restricted:
@@ -108,11 +114,13 @@ class EqualPodsIndex:
     def find(self, submission: PodSubmission) -> EqualPods:
         selector = tuple(sorted(submission.selector.items()))
         key = (shape_key(submission.pod), selector)
-        pods = self._known.get(key)
+        pods = self._equal_pods.get(key)
         if pods is None:
             # A claim serves the extended resources of a DeviceClass, whatever the host has.
-            claimed = demand.claimed_requests(submission.pod, {})
-            request = demand.fit_request(submission.pod.without_requests(claimed) if claimed else submission.pod)
+            claimed_requests = demand.claimed_requests(submission.pod, {})
+            request = demand.fit_request(
+                submission.pod.without_requests(claimed_requests) if claimed_requests else submission.pod
+            )
             scalars = tuple((name, size) for name, size in request.scalars.items() if size)
             requirements = (selector, frozenset(scalars))
             if requirements not in self._eligible:
@@ -123,5 +131,5 @@ class EqualPodsIndex:
                     and all(size <= host.allocatable.scalars.get(name, 0) for name, size in scalars)
                 }
             hosts = self._eligible[requirements]
-            pods = self._known[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
+            pods = self._equal_pods[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
         return pods

@@ -292,17 +292,17 @@ class ClusterSimulation:
 
     def _bind(self, unit: PodUnit, placements: Sequence[tuple[PodSubmission, _Placement]]) -> None:
         decisions = [self._admit(placement) for _, placement in placements]
-        admitted = [decision.uid for decision in decisions if decision.admitted]
-        if len(admitted) < len(decisions):
-            for uid in admitted:
+        admitted_uids = [decision.uid for decision in decisions if decision.admitted]
+        if len(admitted_uids) < len(decisions):
+            for uid in admitted_uids:
                 self._end(uid)
-            self._torn_gangs += bool(admitted)
-            rejected = {
+            self._torn_gangs += bool(admitted_uids)
+            rejected_uids = {
                 submission.pod.uid
                 for (submission, _), decision in zip(placements, decisions, strict=True)
                 if not decision.admitted
             }
-            self._retry(unit, rejected)
+            self._retry(unit, rejected_uids)
             return
         for (submission, (pod, _, host)), decision in zip(placements, decisions, strict=True):
             run = self._runs[submission.pod.uid]
@@ -336,13 +336,13 @@ class ClusterSimulation:
         self._scheduler.decided(pod, host, decision)
         return decision
 
-    def _retry(self, unit: PodUnit, rejected: Collection[str]) -> None:
-        """Create a unit again, of which kubelets *rejected* these pods."""
+    def _retry(self, unit: PodUnit, rejected_uids: Collection[str]) -> None:
+        """Create a unit again, of which kubelets have rejected the pods *rejected_uids*."""
         failed = unit.attempt >= self._retries
         for submission in unit.pods:
             uid = submission.pod.uid
             run = self._runs[uid]
-            self._runs[uid] = run._replace(rejections=run.rejections + (uid in rejected), failed=failed)
+            self._runs[uid] = run._replace(rejections=run.rejections + (uid in rejected_uids), failed=failed)
         if failed:
             self._done += len(unit.pods)
             return

@@ -121,11 +121,11 @@ class Comparison(HtmlTable):
     def to_rows(self) -> list[Row]:
         """Return one row per variant, the best first and invalid ones last."""
         empty: Row = dict.fromkeys(columns(self), "")
-        ranked: list[Row] = []
+        ranked_rows: list[Row] = []
         for rank, variant, score in self.ranked:
             figures = {name: figure(score) for name, figure in _FIGURES.items()}
-            ranked.append({**empty, **variant.choices, _RANK: rank, **figures})
-        return ranked + [{**empty, **variant.choices, _ERROR: variant.error} for variant in self.invalid]
+            ranked_rows.append({**empty, **variant.choices, _RANK: rank, **figures})
+        return ranked_rows + [{**empty, **variant.choices, _ERROR: variant.error} for variant in self.invalid]
 
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
@@ -147,10 +147,10 @@ def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -
 
 def _parse_dimension(text: str) -> tuple[str, list[str]]:
     """Return the name of a dimension and the values to try; no values: all."""
-    name, _, listed = text.partition("=")
+    name, _, values_text = text.partition("=")
     if name not in DIMENSIONS:
         raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
-    values = [value for value in listed.split("|") if value]
+    values = [value for value in values_text.split("|") if value]
     known_values = _KNOWN_VALUES[name]
     parts = (part for value in values for part in (value.split("+") if name.endswith("-options") else [value]))
     for part in parts:
@@ -280,8 +280,8 @@ def compare(  # noqa: PLR0913 - six have defaults
         else:
             scored.append((variant, score))
     keys = sorted(score.sort_key for _, score in scored)
-    ranked = [RankedVariant(keys.index(score.sort_key) + 1, variant, score) for variant, score in scored]
-    return Comparison(tuple(sorted(ranked, key=attrgetter("rank"))), tuple(invalid))
+    ranked_variants = [RankedVariant(keys.index(score.sort_key) + 1, variant, score) for variant, score in scored]
+    return Comparison(tuple(sorted(ranked_variants, key=attrgetter("rank"))), tuple(invalid))
 
 
 def to_document(comparison: Comparison) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
-    variants = (*(ranked.variant for ranked in comparison.ranked), *comparison.invalid)
+    variants = (*(ranked_variant.variant for ranked_variant in comparison.ranked), *comparison.invalid)
     dimensions = dict.fromkeys(name for variant in variants for name in variant.choices)
     return (_RANK, *dimensions, *_FIGURES, _ERROR)
 

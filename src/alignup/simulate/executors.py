@@ -145,7 +145,7 @@ class ProcessEngine(Engine):
         losses = 0
         while remaining:
             count = len(remaining)
-            ended: SimpleQueue[Future[Value]] = SimpleQueue()
+            ended_futures: SimpleQueue[Future[Value]] = SimpleQueue()
             try:
                 self._pool = pool = self._pool or ProcessPool(self._count)
                 # A call that is interrupted while it takes a lock never releases it, and the pool, which needs it, too,
@@ -153,9 +153,9 @@ class ProcessEngine(Engine):
                 with _interrupts_deferred():
                     numbers = {pool.submit(job, parcel): number for number, parcel in remaining.items()}
                     for future in numbers:
-                        future.add_done_callback(ended.put)
+                        future.add_done_callback(ended_futures.put)
                 for _ in range(count):
-                    done = ended.get()
+                    done = ended_futures.get()
                     value = done.result()
                     del remaining[numbers[done]]
                     yield value
@@ -225,13 +225,13 @@ class DaskEngine(Engine):
     def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
         import distributed  # noqa: PLC0415 - an extra, as above
 
-        ended: SimpleQueue[Any] = SimpleQueue()
+        ended_futures: SimpleQueue[Any] = SimpleQueue()
         futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
         for future in futures:
-            future.add_done_callback(ended.put)
+            future.add_done_callback(ended_futures.put)
         try:
             for _ in futures:
-                yield ended.get(timeout=self._result_timeout).result(timeout=self._result_timeout)
+                yield ended_futures.get(timeout=self._result_timeout).result(timeout=self._result_timeout)
         except distributed.KilledWorker:
             raise EngineError(_KILLED) from None
         except distributed.scheduler.NoWorkerError:

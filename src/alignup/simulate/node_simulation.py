@@ -231,7 +231,7 @@ def run(  # noqa: PLR0913 - five have defaults
     peak_index = _peak_index(events)
     peak = (start, host.ledger)
     meter = UsageMeter(host, start)
-    shared = SharedPoolMeter(host, start) if shared_pool else None
+    pool_meter = SharedPoolMeter(host, start) if shared_pool else None
     reporter = ProgressReporter(progress, len(events))
     outcomes: list[PodOutcome] = []
     chooser = RandomChooser(seed)
@@ -246,8 +246,8 @@ def run(  # noqa: PLR0913 - five have defaults
             if simulated is not None:
                 simulated.release(event.uid)
         meter.record(event.time, host.ledger)
-        if shared is not None:
-            shared.record(event.time, host.ledger)
+        if pool_meter is not None:
+            pool_meter.record(event.time, host.ledger)
         reporter.report(number + 1)
         if number == peak_index:
             peak = (event.time, host.ledger)
@@ -259,7 +259,7 @@ def run(  # noqa: PLR0913 - five have defaults
     end = _snapshot(host, last, host.ledger, shapes)
     at_peak = replace(end, time=peak[0]) if peak[1] is host.ledger else _snapshot(host, *peak, shapes)
     result = _result(host, outcomes, meter, peak=at_peak, end=end)
-    return result if shared is None else replace(result, shared=shared.result(last))
+    return result if pool_meter is None else replace(result, shared=pool_meter.result(last))
 
 
 def _arrive(
@@ -269,8 +269,8 @@ def _arrive(
     try:
         if missing and not lenient:
             rejection = Rejection(NOT_SCHEDULABLE, sentences.no_plugin(missing))
-            rejected = host.decide_without_plugins(pod).rejection
-            verdict = rejected.reason if rejected else "admitted"
+            kubelet_rejection = host.decide_without_plugins(pod).rejection
+            verdict = kubelet_rejection.reason if kubelet_rejection else "admitted"
             return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
         if refusal := find_refusal(host, pod):
             rejection = Rejection(refusal.code, ": ".join(filter(None, (refusal.reason, refusal.detail))))
@@ -279,8 +279,8 @@ def _arrive(
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
     placements = container_placements(host, decision.placements)
-    explained = explain_claims(pod, decision, host, claims if decision.admitted else ())
-    return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained)
+    explained_claims = explain_claims(pod, decision, host, claims if decision.admitted else ())
+    return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained_claims)
 
 
 def _claim(
@@ -330,22 +330,24 @@ def _result(
     host: Host, outcomes: list[PodOutcome], meter: UsageMeter, *, peak: HostSnapshot, end: HostSnapshot
 ) -> SimulationResult:
     usage = meter.stats()
-    admitted = [outcome for outcome in outcomes if outcome.admitted]
+    admitted_outcomes = [outcome for outcome in outcomes if outcome.admitted]
     return SimulationResult(
         machine=host.machine,
         settings=host.settings,
         outcomes=tuple(outcomes),
-        admitted=len(admitted),
-        rejected=len(outcomes) - len(admitted),
+        admitted=len(admitted_outcomes),
+        rejected=len(outcomes) - len(admitted_outcomes),
         reasons=dict(Counter(outcome.rejection.reason for outcome in outcomes if outcome.rejection).most_common()),
         stranded=peak.stranded,
         largest=peak.largest,
-        pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
-        containers=AlignmentCounts.of(placement.on_one for outcome in admitted for placement in outcome.placements),
-        claims=ClaimCounts.of(claim for outcome in admitted for claim in outcome.claims),
+        pods=AlignmentCounts.of(outcome.on_one for outcome in admitted_outcomes),
+        containers=AlignmentCounts.of(
+            placement.on_one for outcome in admitted_outcomes for placement in outcome.placements
+        ),
+        claims=ClaimCounts.of(claim for outcome in admitted_outcomes for claim in outcome.claims),
         connections=ConnectionCounts.of(
             container_connections(
-                host.machine, [placement.devices for outcome in admitted for placement in outcome.placements]
+                host.machine, [placement.devices for outcome in admitted_outcomes for placement in outcome.placements]
             )
         ),
         usage=usage[None],

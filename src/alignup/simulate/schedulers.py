@@ -266,9 +266,9 @@ class AggregateScheduler(TotalsScheduler):
             return total
         zones = free_zones(host.kubelet)
         for reserved in self.reserved(host):
-            charged = checked_amounts(reserved.pod, demand.requests(reserved.pod))
+            charged_amounts = checked_amounts(reserved.pod, demand.requests(reserved.pod))
             for zone in zones:
-                _take(zone, charged)
+                _take(zone, charged_amounts)
         amounts = _fit_on_zones(pod_class.pod, zones, topology.scope)
         return None if amounts is None else total + _zone_score(amounts, zones)
 
@@ -276,8 +276,8 @@ class AggregateScheduler(TotalsScheduler):
 def free_zones(host: Host) -> list[Zone]:
     """Return the free amounts by NUMA node, in the order of their ids."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
-    counted = cpus.free.items() if host.cpus.allocatable else ()
-    zones: dict[int, Zone] = {node: {CPU: 1000 * free} for node, free in counted}
+    free_cpus = cpus.free.items() if host.cpus.allocatable else ()
+    zones: dict[int, Zone] = {node: {CPU: 1000 * free} for node, free in free_cpus}
     for node, node_memory in memory.nodes.items():
         zones.setdefault(node, {}).update({name: table.free for name, table in node_memory.tables.items()})
     for resource, inventory in devices.inventories.items():
@@ -452,12 +452,12 @@ class SteeringScheduler(PredictingScheduler):
         machine, beside = host.kubelet.machine, dict[NodeSet, str]()
         for nodes, verdict in options.items() if claims else ():
             placements = verdict.placements
-            explained = [
+            explained_claims = [
                 ExplainedClaim(claim_state, decided_nodes(pod, placements, claim_state.name, machine))
                 for claim_state in claims
             ]
-            if all(claim.aligned for claim in explained):
-                beside[nodes] = " and ".join(claim.state.name for claim in explained)
+            if all(claim.aligned for claim in explained_claims):
+                beside[nodes] = " and ".join(claim.state.name for claim in explained_claims)
         choice = choose_node(options, self.order, beside)
         if choice is None or self.cluster.steer(pod, host.name, choice.nodes, certain=True) is None:
             return ANYWHERE

@@ -61,7 +61,8 @@ class SharedPoolMeter:
         self._all_cpus = 0 if managed else host.view.all_cpus  #: those that are shared if no manager gives any away
         self._division: dict[str, PoolShare] = {}
         self._now = (0, PoolLocality(), PoolLocality())  #: pods, and sums over them under the kubelet and the plugin
-        self._duration = self._pod_seconds = 0.0
+        self._duration = 0.0
+        self._pod_seconds = 0.0
         self._sums = ([0.0] * 4, [0.0] * 4)
         self._uids: set[str] = set()
         self._moves = 0

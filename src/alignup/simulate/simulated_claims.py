@@ -36,16 +36,16 @@ NO_CLAIMS = ClaimCounts()
 
 
 class SimulatedClaims:
-    """The claims of the pods on one host; *named* are the claims that are objects, which hosts of a cluster share."""
+    """The claims of the pods on one host; the hosts of a cluster share *named_claims*, the claims that are objects."""
 
     def __init__(
-        self, claims: HostClaims, *, host: str = "", named: dict[tuple[str, str], Claim] | None = None
+        self, claims: HostClaims, *, host: str = "", named_claims: dict[tuple[str, str], Claim] | None = None
     ) -> None:
         self._claims = claims
         self._host = host
         self._devices = {device.id: device for device in claims.devices}
-        self._named = dict(claims.objects.claims) if named is None else named
-        self._taken = {id_ for id_ in claims.objects.taken() if id_ in self._devices}
+        self._named_claims = dict(claims.objects.claims) if named_claims is None else named_claims
+        self._taken_ids = {id_ for id_ in claims.objects.taken() if id_ in self._devices}
         self._of_pods: dict[str, _DeviceIds] = {}  #: of claims that end with their pod, by its uid
         self._first: dict[str, list[tuple[str, str]]] = {}  #: named claims that got devices for a pod, by its uid
 
@@ -55,7 +55,7 @@ class SimulatedClaims:
 
     def find(self, pod: Pod, host: Host) -> tuple[ClaimState, ...] | str:
         """Return the claims of *pod* with devices for all of them, or why that is impossible."""
-        objects = replace(self._claims.objects, claims=self._named)
+        objects = replace(self._claims.objects, claims=self._named_claims)
         claims: list[tuple[str, Claim]] = []
         for name, claim in objects.claims_of(pod, capacity=host.ledger.devices.allocatable()):
             if isinstance(claim, str):
@@ -67,7 +67,9 @@ class SimulatedClaims:
         if classes := objects.missing_classes(missing):
             return f"DeviceClass {', '.join(classes)} is not known"
         try:
-            allocations = allocate(missing, self._claims.devices, matches=self._claims.matches, taken=self._taken)
+            allocations = allocate(
+                missing, self._claims.devices, matches=self._claims.matches, taken_ids=self._taken_ids
+            )
         except AlignError as error:
             return str(error)
         if allocations is None:
@@ -75,11 +77,11 @@ class SimulatedClaims:
         states = []
         new = iter(allocations)
         for name, claim in claims:
-            allocated = next(new) if claim.allocated is None else claim.allocated
+            allocated_devices = next(new) if claim.allocated is None else claim.allocated
             devices = tuple(
-                (device.request, self._devices[device.id]) for device in allocated if device.id in self._devices
+                (device.request, self._devices[device.id]) for device in allocated_devices if device.id in self._devices
             )
-            states.append(ClaimState(name, replace(claim, allocated=allocated), devices, allocated=True))
+            states.append(ClaimState(name, replace(claim, allocated=allocated_devices), devices, allocated=True))
         return tuple(states)
 
     def allocate(self, pod: Pod, states: Iterable[ClaimState]) -> None:
@@ -91,25 +93,25 @@ class SimulatedClaims:
                 continue
             ids = [device.id for device in claim.allocated or ()]
             key = (claim.namespace, claim.name)
-            if key in self._named:
-                if self._named[key].allocated is None:
+            if key in self._named_claims:
+                if self._named_claims[key].allocated is None:
                     self._first.setdefault(pod.uid, []).append(key)
-                self._named[key] = replace(claim, host=self._host)
+                self._named_claims[key] = replace(claim, host=self._host)
             else:
                 ending += ids
-            self._taken.update(ids)
+            self._taken_ids.update(ids)
         self._of_pods[pod.uid] = tuple(ending)
 
     def forget(self, uid: str) -> None:
         """Undo :meth:`allocate` for a pod that is not bound."""
         for key in self._first.get(uid, ()):
-            claim = self._named[key]
-            self._taken.difference_update(device.id for device in claim.allocated or ())
-            self._named[key] = replace(claim, allocated=None, host="")
+            claim = self._named_claims[key]
+            self._taken_ids.difference_update(device.id for device in claim.allocated or ())
+            self._named_claims[key] = replace(claim, allocated=None, host="")
         self.release(uid)
 
     def release(self, uid: str) -> None:
-        self._taken.difference_update(self._of_pods.pop(uid, ()))
+        self._taken_ids.difference_update(self._of_pods.pop(uid, ()))
         self._first.pop(uid, None)
 
 

@@ -32,13 +32,13 @@ class PodMarker:
 
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
         self._hosts = hosts
-        self._known: dict[EqualPods, bool] = {}
+        self._markable: dict[EqualPods, bool] = {}
 
     def mark(self, submission: PodSubmission, pods: EqualPods) -> PodSubmission:
         """Return *submission*, of a class of *pods*, with requests for markers if it can be steered everywhere."""
-        if pods not in self._known:
-            self._known[pods] = self._can_mark(pods)
-        marked = with_markers(submission.pod) if self._known[pods] else None
+        if pods not in self._markable:
+            self._markable[pods] = self._can_mark(pods)
+        marked = with_markers(submission.pod) if self._markable[pods] else None
         return submission if marked is None else replace(submission, pod=marked)
 
     def _can_mark(self, pods: EqualPods) -> bool:

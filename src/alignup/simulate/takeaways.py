@@ -26,7 +26,7 @@ def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str
     if not comparison.ranked:
         return f"The kubelet starts with none of the {_count(len(comparison.invalid), 'combination')}."
     best = comparison.ranked[0]
-    tied = sum(ranked.rank == best.rank for ranked in comparison.ranked)
+    tied = sum(ranked_variant.rank == best.rank for ranked_variant in comparison.ranked)
     total = len(comparison.ranked)
     among = f", like {_count(tied - 1, 'other combination')}," if tied > 1 else ""
     text = f"{_choices(best.variant.choices)}{among} admits {_admitted(best.score)}, {_on_one(best.score.pods.on_one)}"
@@ -46,9 +46,9 @@ def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str
 
 def cluster_takeaway(results: Sequence[FleetResult]) -> str:
     """Return the strategy that starts the most pods, and how much better it is than the next."""
-    ranked = sorted(results, key=_cluster_rank)
-    best = ranked[0]
-    following = next((result for result in ranked if _cluster_rank(result) != _cluster_rank(best)), None)
+    ranked_results = sorted(results, key=_cluster_rank)
+    best = ranked_results[0]
+    following = next((result for result in ranked_results if _cluster_rank(result) != _cluster_rank(best)), None)
     started = f"{best.started:,} of {_count(best.pods, 'pod')} on {_count(best.hosts, 'node')}"
     if following is None:
         name = clean(best.strategy) if len(results) == 1 else f"Each of the {len(results)} strategies"
@@ -65,18 +65,19 @@ def cluster_takeaway(results: Sequence[FleetResult]) -> str:
     return f"{text}, and 99% of them wait at most {waits[0]}; with {other}, {waits[1]}."
 
 
-def sweep_takeaway(ranked: Sequence[CombinationMeans]) -> str:
-    """Return the best combination of *ranked*, and the next."""
-    if not ranked:
+def sweep_takeaway(combinations: Sequence[CombinationMeans]) -> str:
+    """Return the best of *combinations*, which come best first, and the next one."""
+    if not combinations:
         return "No combination was simulated."
-    best = ranked[0]
+    best = combinations[0]
     text = f"{_names(best)} starts {best.started_share:.1%} of its pods"
     if (rejections := best.figures["rejections"]) > 0:
         text += f", with {rejections:,.1f} rejections by kubelets"
-    if len(ranked) == 1:
+    if len(combinations) == 1:
         return f"{text}."
-    following = ranked[1]
-    text += f": the best of {len(ranked)} combinations. Next is {_names(following)} with {following.started_share:.1%}"
+    following = combinations[1]
+    share = f"{following.started_share:.1%}"
+    text += f": the best of {len(combinations)} combinations. Next is {_names(following)} with {share}"
     if (rejections := following.figures["rejections"]) > 0:
         text += f" and {rejections:,.1f} rejections"
     return f"{text}."
@@ -89,8 +90,8 @@ def _given(result: SimulationResult) -> str:
 
 
 def _choices(choices: Mapping[str, str]) -> str:
-    shown = [f"{name} {clean(value)}" for name, value in choices.items() if value != NOT_APPLICABLE]
-    return _capitalize(" with ".join(shown))
+    texts = [f"{name} {clean(value)}" for name, value in choices.items() if value != NOT_APPLICABLE]
+    return _capitalize(" with ".join(texts))
 
 
 def _count(number: int, noun: str) -> str:

@@ -135,10 +135,10 @@ class UsageMeter:
         self, time: float, earlier_free: Mapping[str, DeviceSet], free: Mapping[str, DeviceSet]
     ) -> None:
         for resource, earlier in earlier_free.items():
-            if (changed := earlier ^ free[resource]) != 0:
-                for node, counted in self._counted[resource].items():
-                    if counted & changed:
-                        self._gauges[node, resource].change((counted & ~free[resource]).bit_count(), time)
+            if (changed_devices := earlier ^ free[resource]) != 0:
+                for node, counted_devices in self._counted[resource].items():
+                    if counted_devices & changed_devices:
+                        self._gauges[node, resource].change((counted_devices & ~free[resource]).bit_count(), time)
 
     @property
     def duration(self) -> float:
@@ -160,8 +160,8 @@ class RequestMeter:
         for host in hosts:
             capacity = host.allocatable
             allocatable.update({CPU: capacity.milli_cpu, MEMORY: capacity.memory, **capacity.scalars})
-        counted = {name: size for name, size in allocatable.items() if size and name != MARKER}
-        self._gauges = {name: _Gauge(size, 0, start) for name, size in counted.items()}
+        sizes = {name: size for name, size in allocatable.items() if size and name != MARKER}
+        self._gauges = {name: _Gauge(size, 0, start) for name, size in sizes.items()}
         self._start = start
         self._end = end
         self._now = start
@@ -170,7 +170,9 @@ class RequestMeter:
         self._sampled = 0
         self._peaks: dict[str, TimelinePoint] = {}  #: since the last point, by attribute
         self.points: list[TimelinePoint] = []
-        self.running = self.waiting = self.rejections = 0
+        self.running = 0
+        self.waiting = 0
+        self.rejections = 0
 
     def advance(self, time: float) -> None:
         """Move on to *time*; nothing changes until then."""
@@ -213,7 +215,7 @@ class RequestMeter:
         hidden = {
             peak.time: peak
             for name, peak in self._peaks.items()
-            if getattr(peak, name) > max(getattr(shown, name) for shown in around)
+            if getattr(peak, name) > max(getattr(neighbor, name) for neighbor in around)
         }
         self.points += [*(hidden[time] for time in sorted(hidden)), point]
         self._peaks.clear()

@@ -175,7 +175,7 @@ class Database:
         return connection
 
     def _create(self) -> None:
-        """Create the database under another name, and rename it: one with the right name always has its tables."""
+        """Create the database under another name, and rename it: a file with the right name always has its tables."""
         new = self.path.with_name(f".{NAME}.new")
         try:
             for tail in ("", "-journal"):

@@ -152,7 +152,10 @@ class StateStore:
         self._loaded = False  #: whether what follows is what the database contains
         self._pods: dict[str, _StoredRow] = {}  #: by uid
         self._parts: dict[str, int] = {}  #: name → digest
-        self._serial = self._next_number = self._ledger_bytes = self._digest = 0
+        self._serial = 0
+        self._next_number = 0
+        self._ledger_bytes = 0
+        self._digest = 0
         self._history_size = HistorySize(0, 0)
         self._free_pages = 0  #: of the database, at least
         self._saved: DurableState | None = None  #: the last one, of which the database has everything
@@ -207,10 +210,10 @@ class StateStore:
             pods[stage].append(text)
         if check is None and not documents and not self._pods:
             return None  # the process that created the database was killed
-        stored = codec.decode(check or b"{}", CheckDocument)
-        if stored.digest != f"{self._digest:016x}":
+        check_document = codec.decode(check or b"{}", CheckDocument)
+        if check_document.digest != f"{self._digest:016x}":
             raise ParseError("the checksum does not match: a row was changed, lost or repeated")
-        self._serial = stored.serial
+        self._serial = check_document.serial
         self._history_size = HistorySize.of(connection)
         return StoredState(
             **{name: codec.decode(documents[name], type_) for name, type_ in _PARTS.items()},
@@ -304,14 +307,15 @@ class StateStore:
         waiting = {} if is_same else {record.pod.uid: record for record in state.waiting}
         if saved is None:
             check_holders(state.host.ledger)
-            changed = {*self._pods, *state.pods, *waiting}
+            changed_uids = {*self._pods, *state.pods, *waiting}
         else:
-            changed = _changed_pods(state, saved) | (set() if is_same else _changed_waiting(state, saved))
-        plan.remove({uid for uid in changed if uid not in state.pods and uid not in waiting})
-        plan.place(Stage.ADMITTED, state.pods, changed, partial(_admitted_document, state))
-        plan.place(Stage.WAITING, waiting, changed, lambda uid: _waiting_document(waiting[uid]))
+            changed_uids = _changed_pods(state, saved) | (set() if is_same else _changed_waiting(state, saved))
+        plan.remove({uid for uid in changed_uids if uid not in state.pods and uid not in waiting})
+        plan.place(Stage.ADMITTED, state.pods, changed_uids, partial(_admitted_document, state))
+        plan.place(Stage.WAITING, waiting, changed_uids, lambda uid: _waiting_document(waiting[uid]))
         if saved is None:  # what a program has already can always be written
-            plan.limited = plan.needs_space = False
+            plan.limited = False
+            plan.needs_space = False
         elif state.admitted is not None:
             # Pods that were waiting are stored already: they need no space on the disk, unless they got devices.
             plan.needs_space |= any(state.admitted[uid].grants for uid in plan.promoted)
@@ -365,19 +369,19 @@ class _Plan:
             self._delete(uid, self.rows[uid])
 
     def place(
-        self, stage: Stage, pods: Mapping[str, object], changed: set[str], document: Callable[[str], bytes]
+        self, stage: Stage, pods: Mapping[str, object], changed_uids: set[str], document: Callable[[str], bytes]
     ) -> None:
-        """Put the pods of a stage that *changed*; those that were added are usually the last ones."""
-        last, added = -1, list[str]()
+        """Put the pods of a stage with *changed_uids*; pods that were added are usually the last ones."""
+        last, added_uids = -1, list[str]()
         for uid in reversed(cast("dict[str, object]", pods)):  # or a layered map
-            if uid not in changed:
+            if uid not in changed_uids:
                 last = self.rows[uid].number
                 break
-            added.append(uid)
-        if len(added) < sum(uid in pods for uid in changed):  # some are among others
-            last, added = -1, [*pods][::-1]
-        for uid in reversed(added):
-            last = self._put(uid, stage, document, changed=uid in changed, after_number=last)
+            added_uids.append(uid)
+        if len(added_uids) < sum(uid in pods for uid in changed_uids):  # some are among others
+            last, added_uids = -1, [*pods][::-1]
+        for uid in reversed(added_uids):
+            last = self._put(uid, stage, document, changed=uid in changed_uids, after_number=last)
 
     def _put(
         self, uid: str, stage: Stage, document: Callable[[str], bytes], *, changed: bool, after_number: int
@@ -385,7 +389,8 @@ class _Plan:
         """Put a pod behind the row with the number *after_number*; return the number of its row."""
         row = self.rows.get(uid)
         if row is None:
-            self.needs_space = self.limited = True
+            self.needs_space = True
+            self.limited = True
         elif row.stage != stage or row.number <= after_number:
             if row.stage != stage and stage is Stage.ADMITTED:
                 self.promoted.append(uid)
@@ -442,10 +447,12 @@ def _resources(ledger: Ledger) -> tuple[object, ...]:
 def _changed_pods(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of admitted pods that were added, replaced or removed, or hold something else."""
     saved_ledger, ledger = saved.host.ledger, state.host.ledger
-    changed = changed_keys(saved.pods, state.pods).union(*map(changed_keys, _by_pod(saved_ledger), _by_pod(ledger)))
+    changed_uids = changed_keys(saved.pods, state.pods).union(
+        *map(changed_keys, _by_pod(saved_ledger), _by_pod(ledger))
+    )
     if ledger.devices.inventories is not saved_ledger.devices.inventories:
-        changed |= ledger.devices.held.keys()  # they may be on other NUMA nodes now
-    return changed
+        changed_uids |= ledger.devices.held.keys()  # they may be on other NUMA nodes now
+    return changed_uids
 
 
 def _by_pod(ledger: Ledger) -> tuple[Mapping[str, object], ...]:
@@ -457,8 +464,12 @@ def _changed_waiting(state: DurableState, saved: DurableState) -> set[str]:
     """Return the uids of pods that wait or waited, if that changed; a new decision about a pod is not stored."""
     saved_waiting = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
     new_waiting = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
-    moved = [uid for uid in saved_waiting if uid in new_waiting] != [uid for uid in new_waiting if uid in saved_waiting]
-    return {uid for uid in {*saved_waiting, *new_waiting} if moved or saved_waiting.get(uid) != new_waiting.get(uid)}
+    order_changed = [uid for uid in saved_waiting if uid in new_waiting] != [
+        uid for uid in new_waiting if uid in saved_waiting
+    ]
+    return {
+        uid for uid in {*saved_waiting, *new_waiting} if order_changed or saved_waiting.get(uid) != new_waiting.get(uid)
+    }
 
 
 def _admitted_document(state: DurableState, uid: str) -> bytes:

@@ -87,8 +87,8 @@ class DraDriver(FaultyServer):
         self.name = name
         self.node = node
         self.pool = node  #: the name of its only pool
-        listed = _parse_devices(name, devices) if isinstance(devices, str) else devices
-        self.devices = {device.name: device for device in listed}  #: by name
+        device_list = _parse_devices(name, devices) if isinstance(devices, str) else devices
+        self.devices = {device.name: device for device in device_list}  #: by name
         self.socket = directory / "plugins" / name / "dra.sock"
         self.registration_socket = directory / "plugins_registry" / f"{name}-reg.sock"
         self.versions: tuple[str, ...] = VERSIONS
@@ -232,8 +232,8 @@ class DraDriver(FaultyServer):
         allocation = document.get("status", {}).get("allocation")
         if allocation is None:
             raise ClaimError(f"{claim_name} is not allocated")
-        listed = allocation.get("devices", {}).get("results", ())
-        results = [result for result in listed if result["driver"] == self.name]
+        all_results = allocation.get("devices", {}).get("results", ())
+        results = [result for result in all_results if result["driver"] == self.name]
         for result in results:
             if result["pool"] != self.pool or result["device"] not in self.devices:
                 raise ClaimError(f"{claim_name} was allocated the unknown device {result['pool']}/{result['device']}")
@@ -253,12 +253,12 @@ class DraDriver(FaultyServer):
 
     def _prepared_device(self, claim: wire.Claim, result: Document) -> wire.Device:
         name = result["device"]
-        written = (f"{self._cdi_kind}={claim.uid}-{name}",) if self.cdi_directory else ()
+        cdi_ids = (f"{self._cdi_kind}={claim.uid}-{name}",) if self.cdi_directory else ()
         return wire.Device(
             request_names=[result["request"].partition("/")[0]],  # without the subrequest
             pool_name=result["pool"],
             device_name=name,
-            cdi_device_ids=(*self.devices[name].cdi_ids, *written),
+            cdi_device_ids=(*self.devices[name].cdi_ids, *cdi_ids),
             share_id=result.get("shareID"),
         )
 

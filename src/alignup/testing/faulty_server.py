@@ -106,7 +106,7 @@ class FaultyServer:
             listener.end_streams()
 
     def _send_changes(self) -> None:
-        """Send every stream what it sent at its start, as it is now."""
+        """Send every stream again what it sent at its start, in its present state."""
         for listener in self._listeners.values():
             for stream, current in listener.streams.items():
                 stream.put_nowait(current())

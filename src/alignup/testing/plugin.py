@@ -75,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def make_plugin() -> Plugin:
         plugin = Plugin(options.resource, options.devices, directory=options.dir, endpoint=options.endpoint)
-        plugin.preference, plugin.pre_start = options.preferred, options.prestart
+        plugin.preference = options.preferred
+        plugin.pre_start = options.prestart
         plugin.machine = machine
         plugin.crash_after = options.crash_after
         plugin.inject("Allocate", Fault(delay=options.allocate_delay))

@@ -56,8 +56,8 @@ def parse_device_list(resource: str, text: str) -> tuple[Device, ...]:
         match = _GROUP.fullmatch(group)
         if not match:
             raise ParseError(f"{bits.quote(group)} is not a device list; write it like 4@0,4@1,1@2+3")
-        listed = match["nodes"]
-        nodes = None if listed is None else bits.of(int(node) for node in listed.split("+") if node)
+        node_list = match["nodes"]
+        nodes = None if node_list is None else bits.of(int(node) for node in node_list.split("+") if node)
         first = len(devices)
         devices += [Device(resource, f"{name}-{number}", nodes) for number in range(first, first + int(match["count"]))]
     return tuple(devices)
@@ -171,9 +171,9 @@ class Plugin(FaultyServer):
 
     def _allocated(self, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
         """Return a variable and an annotation that name the devices, and ``/dev/null`` as each device's node."""
-        unknown = [id_ for id_ in ids if id_ not in self.devices]
-        if unknown:
-            raise unix_grpc.StatusError(f"there is no device {unknown[0]} of {self.resource}")
+        unknown_ids = [id_ for id_ in ids if id_ not in self.devices]
+        if unknown_ids:
+            raise unix_grpc.StatusError(f"there is no device {unknown_ids[0]} of {self.resource}")
         name = self.resource.rpartition("/")[2]
         variable = f"{name.upper().replace('-', '_').replace('.', '_')}_DEVICES"
         nodes = (
@@ -183,18 +183,18 @@ class Plugin(FaultyServer):
         return wire.ContainerAllocateResponse(envs={variable: ",".join(ids)}, annotations=annotations, devices=nodes)
 
     async def _keep_registered(self) -> None:
-        known: tuple[int, int] | None = None
+        last_registry: tuple[int, int] | None = None
         while True:
             registry = _identity(self._registry)
-            if registry is not None and registry != known:
+            if registry is not None and registry != last_registry:
                 if _identity(self.socket) is None:
                     await self.restart()
                 try:
                     await self.register()
-                    known = registry
+                    last_registry = registry
                 except unix_grpc.StatusError as error:
                     self.rejections.append(str(error))
-                    known = None
+                    last_registry = None
                     await asyncio.sleep(self.retry_delay)
             await asyncio.sleep(POLL_INTERVAL)
 
@@ -210,8 +210,8 @@ class Plugin(FaultyServer):
 
 
 def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.Device]:
-    listed = parse_device_list(resource, devices) if isinstance(devices, str) else devices
-    return {device.id: device_message(device) for device in listed}
+    device_list = parse_device_list(resource, devices) if isinstance(devices, str) else devices
+    return {device.id: device_message(device) for device in device_list}
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

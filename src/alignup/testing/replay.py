@@ -127,9 +127,9 @@ class _RecordedAnswers:
         return lambda *args, **kwargs: self._ask(name, *args, **kwargs)
 
     def _key(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        listed = [tuple(arg) if isinstance(arg, list) else arg for arg in args]
-        named = {key: tuple(arg) if isinstance(arg, list) else arg for key, arg in kwargs.items()}
-        return self._writer.line((name, tuple(listed), named))
+        hashable_args = [tuple(arg) if isinstance(arg, list) else arg for arg in args]
+        hashable_kwargs = {key: tuple(arg) if isinstance(arg, list) else arg for key, arg in kwargs.items()}
+        return self._writer.line((name, tuple(hashable_args), hashable_kwargs))
 
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         key = self._key(name, args, kwargs)

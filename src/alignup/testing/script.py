@@ -132,12 +132,12 @@ def main(
 
 def parse(text: str, actions: Actions[Target]) -> tuple[ScriptStep[Target], ...]:
     """Return the steps of a script; ``ParseError`` names the line with an error."""
-    known: Actions[Any] = {"crash": Action(lambda _, __: os.kill(os.getpid(), signal.SIGKILL)), **actions}
+    all_actions: Actions[Any] = {"crash": Action(lambda _, __: os.kill(os.getpid(), signal.SIGKILL)), **actions}
     steps = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             if line.strip():
-                steps.append(_step(json.loads(line), known))
+                steps.append(_step(json.loads(line), all_actions))
         except ValueError as error:
             raise ParseError(f"line {number} of the script: {error}") from error
     return tuple(steps)

@@ -229,8 +229,8 @@ def pod_path(uid: str) -> str:
 
 
 def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
-    encoded = urlencode({name: value for name, value in query.items() if value is not None})
-    return f"{path}?{encoded}" if encoded else path
+    encoded_query = urlencode({name: value for name, value in query.items() if value is not None})
+    return f"{path}?{encoded_query}" if encoded_query else path
 
 
 def _read_head(response: BufferedReader) -> tuple[int, int | None]:

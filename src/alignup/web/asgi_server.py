@@ -202,23 +202,23 @@ class _Server:
 
     def _accept(self) -> None:
         try:
-            accepted, address = self._listener.accept()
+            client, address = self._listener.accept()
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS:
                 self._wait_for_descriptors(error)
             return  # the client is gone already
         self._pause = _FIRST_PAUSE
-        accepted.settimeout(0)
+        client.settimeout(0)
         connection = ServedConnection(self._app, self._limits, self._table, self._open)
 
         def end(task: asyncio.Task[None]) -> None:
             self._handshakes.discard(task)
             connection.handshake = None
             if not connection.established:
-                accepted.close()
+                client.close()
                 self._table.remove(connection)
 
-        connection.handshake = task = self._loop.create_task(self._shake_hands(connection, accepted))
+        connection.handshake = task = self._loop.create_task(self._shake_hands(connection, client))
         self._handshakes.add(task)
         task.add_done_callback(end)
         self._table.add(connection, peer_of(address))
@@ -233,12 +233,12 @@ class _Server:
         self._retry = self._loop.call_later(self._pause, self.start)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-    async def _shake_hands(self, connection: ServedConnection, accepted: socket.socket) -> None:
+    async def _shake_hands(self, connection: ServedConnection, client: socket.socket) -> None:
         context = None if self._tls is None else self._tls()
         timeout = None if context is None else self._limits.head
         with suppress(OSError):  # no valid TLS handshake, or not in time
             await self._loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=context, ssl_handshake_timeout=timeout, ssl_shutdown_timeout=timeout
+                lambda: connection, client, ssl=context, ssl_handshake_timeout=timeout, ssl_shutdown_timeout=timeout
             )
 
 

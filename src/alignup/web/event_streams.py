@@ -89,8 +89,8 @@ class EventBus:
             first = self._recent[0]
             events = list(islice(self._recent, max(0, id_ - first.id), None))
             if id_ < first.id:
-                missed = {"count": first.id - id_}
-                events.insert(0, PublishedEvent(id=first.id - 1, time=first.time, kind=MISSED, document=missed))
+                missed_count = {"count": first.id - id_}
+                events.insert(0, PublishedEvent(id=first.id - 1, time=first.time, kind=MISSED, document=missed_count))
             self._encoded = id_, self._last_id, b"".join(map(encode_event, events))
         return self._encoded[2]
 

@@ -187,10 +187,10 @@ class LogQueue:
                 self._bytes -= len(text)
                 if not written:
                     self._drop(len(lines))
-                dropped = self._unreported if written and not self._bytes else 0
-                self._unreported -= dropped
-            if dropped:
-                self.report(dropped)
+                dropped_count = self._unreported if written and not self._bytes else 0
+                self._unreported -= dropped_count
+            if dropped_count:
+                self.report(dropped_count)
 
     def _write(self, text: bytes) -> bool:
         """Return whether the lines were written; a full disk or a closed pipe must not stop the agent."""

@@ -162,8 +162,8 @@ class Pages:
                 if not access.is_token(form.get("token", "")):
                     return self._sign_in_form(access, problem="This is not the token of the agent.")
             elif not access.sessions.redeem(request.query_params.get("code", "")):
-                used = "This link was used before, or is too old." if "code" in request.query_params else ""
-                return self._sign_in_form(access, problem=used)
+                problem = "This link was used before, or is too old." if "code" in request.query_params else ""
+                return self._sign_in_form(access, problem=problem)
             # No redirect: after one from another site, such as a chat, the browser would not send the cookie.
             cookie = set_cookie(request, access.sessions.start())
             return self.response("signed_in.html", headers={"Set-Cookie": cookie})
@@ -216,7 +216,7 @@ def describe_machine(host: Host) -> dict[str, Any]:
     occupancy = parts.layout.occupancy
     largest = largest_requests(host)
     totals = sum_bars(numa)
-    best = {name: max(offered.get(name, 0) for offered in largest.values()) for name in totals} if largest else {}
+    best = {name: max(amounts.get(name, 0) for amounts in largest.values()) for name in totals} if largest else {}
     return {
         "facts": " · ".join([parts.layout.title, *parts.layout.facts]),
         "pictures": parts.pictures,
@@ -281,13 +281,13 @@ def static_routes() -> list[BaseRoute]:
 
     async def serve(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in served:
+        if name not in file_names:
             return ProblemError(404, f"There is no file {name}.").response()
         headers = {**PAGE_HEADERS, "Cache-Control": "no-cache"}
         return Response(static_file(name), media_type=_TYPES[PurePosixPath(name).suffix], headers=headers)
 
     folder = files(__package__) / "static"
-    served = {file.name for file in folder.iterdir() if PurePosixPath(file.name).suffix in _TYPES}
+    file_names = {file.name for file in folder.iterdir() if PurePosixPath(file.name).suffix in _TYPES}
     return [Route("/static/{name}", serve)]
 
 

@@ -44,7 +44,7 @@ class SnapshotPager(Generic[Item]):
     def __init__(self, encode: Callable[[Item], bytes], *, now: Callable[[], float] = time.monotonic) -> None:
         self._encode = encode
         self._now = now
-        self._kept: dict[str, tuple[float, Sequence[Item]]] = {}  #: ID → time of expiry and the list, oldest first
+        self._snapshots: dict[str, tuple[float, Sequence[Item]]] = {}  #: ID → time of expiry and the list, oldest first
 
     async def page(self, take_snapshot: Callable[[], Sequence[Item]], *, limit: int, token: str | None) -> Page:
         """Return the page of *token*, or the first page of a new snapshot, with at most *limit* items.
@@ -52,20 +52,22 @@ class SnapshotPager(Generic[Item]):
         Raise ``InvalidTokenError`` or ``TokenExpiredError`` if there is no such page.
         """
         key, start, items = self._find(token) if token is not None else (None, 0, take_snapshot())
-        encoded = await encode_items(items, self._encode, start=start, limit=limit)
-        end = start + len(encoded)
+        encoded_items = await encode_items(items, self._encode, start=start, limit=limit)
+        end = start + len(encoded_items)
         if end >= len(items):
-            return Page(items=encoded, token=None, remaining=0)
+            return Page(items=encoded_items, token=None, remaining=0)
         key = key or self._keep(items)
         text = f"{key}.{end}".encode("ascii")
-        return Page(items=encoded, token=base64.urlsafe_b64encode(text).decode("ascii"), remaining=len(items) - end)
+        return Page(
+            items=encoded_items, token=base64.urlsafe_b64encode(text).decode("ascii"), remaining=len(items) - end
+        )
 
     def _keep(self, items: Sequence[Item]) -> str:
         self._drop_expired()
-        while len(self._kept) >= _SNAPSHOTS:
-            del self._kept[next(iter(self._kept))]
+        while len(self._snapshots) >= _SNAPSHOTS:
+            del self._snapshots[next(iter(self._snapshots))]
         key = secrets.token_hex(8)
-        self._kept[key] = self._now() + _SNAPSHOT_SECONDS, items
+        self._snapshots[key] = self._now() + _SNAPSHOT_SECONDS, items
         return key
 
     def _find(self, token: str) -> tuple[str, int, Sequence[Item]]:
@@ -76,13 +78,13 @@ class SnapshotPager(Generic[Item]):
         if match is None:
             raise InvalidTokenError
         self._drop_expired()
-        if match[1] not in self._kept:
+        if match[1] not in self._snapshots:
             raise TokenExpiredError
-        items = self._kept[match[1]][1]
+        items = self._snapshots[match[1]][1]
         return match[1], min(int(match[2]), len(items)), items
 
     def _drop_expired(self) -> None:
-        self._kept = {key: entry for key, entry in self._kept.items() if entry[0] > self._now()}
+        self._snapshots = {key: entry for key, entry in self._snapshots.items() if entry[0] > self._now()}
 
 
 async def encode_items(
@@ -94,9 +96,9 @@ async def encode_items(
         size, end = 0, min(len(items), start + limit)
         for position in range(start, end, _SLICE):
             for item in items[position : min(position + _SLICE, end)]:
-                encoded = encode(item)
-                yield encoded
-                size += len(encoded)
+                encoded_item = encode(item)
+                yield encoded_item
+                size += len(encoded_item)
                 if size >= MAX_PAGE_BYTES:
                     return
 

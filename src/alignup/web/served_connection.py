@@ -159,7 +159,9 @@ class ServedConnection(asyncio.Protocol):
             exchange.disconnect()
         # These refer to the connection. Without them, its headers are freed now, not when garbage is collected.
         self._exchanges.clear()
-        self._parser = self._receiving = self.transport = None
+        self._parser = None
+        self._receiving = None
+        self.transport = None
         self._open_connections.discard(self)
 
     # What the parser calls
@@ -391,7 +393,9 @@ class _Exchange:
             self.complete = True
             self.changed.set()
         # The head with the first part of the body: one system call less, and one packet.
-        data, self._head, self._started = self._head + data, b"", True
+        data = self._head + data
+        self._head = b""
+        self._started = True
         await self._connection.write(data)
 
     def _build_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -41,13 +41,13 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
     """Yield a listening socket at *path*; remove it afterwards, unless another process replaced it."""
     listener = _bound_at(path)
     try:
-        bound = path.lstat()
+        bound_status = path.lstat()
         yield listener
     finally:
         listener.close()
         with suppress(FileNotFoundError):
             status = path.lstat()
-            if (status.st_dev, status.st_ino) == (bound.st_dev, bound.st_ino):
+            if (status.st_dev, status.st_ino) == (bound_status.st_dev, bound_status.st_ino):
                 path.unlink()
 
 
@@ -157,7 +157,7 @@ def _check_free(path: Path) -> None:
 
 
 def _bind_and_move(first: Path, path: Path) -> socket.socket:
-    if problem := length_problem(path, bound=first):
+    if problem := length_problem(path, bound_path=first):
         raise SocketPathError(f"cannot create a socket at {path}: {problem}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

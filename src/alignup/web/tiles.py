@@ -34,8 +34,8 @@ def resource_name(resource: str) -> str:
 
 def capacity_tiles(totals: Mapping[str, ResourceBar], largest: Mapping[str, int]) -> list[Tile]:
     """Return a tile for each resource but huge pages: what is free, and the *largest* request that fits aligned."""
-    shown = [name for name in totals if not is_hugepages(name)]
-    order = sorted(shown, key=lambda name: (name != CPU, name != MEMORY, name))
+    resources = [name for name in totals if not is_hugepages(name)]
+    order = sorted(resources, key=lambda name: (name != CPU, name != MEMORY, name))
     tiles = []
     for name in order[:MAX_TILES]:
         bar = totals[name]

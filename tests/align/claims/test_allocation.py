@@ -35,7 +35,7 @@ def test_the_first_free_devices_that_match_are_taken():
     wanted = claim(ClaimRequest("gpu", "gpu", 1))
 
     assert names(allocate([wanted], devices, matches=by_model({"gpu": "large"}))) == ["b"]
-    assert names(allocate([wanted], devices, matches=by_model({"gpu": "large"}), taken=[devices[1].id])) == ["c"]
+    assert names(allocate([wanted], devices, matches=by_model({"gpu": "large"}), taken_ids=[devices[1].id])) == ["c"]
     assert allocate([wanted], devices, matches=by_model({"gpu": "huge"})) is None
 
 
@@ -58,7 +58,7 @@ def test_all_devices_means_all_that_match_and_at_least_one():
     devices = [device("a"), device("b")]
 
     assert names(allocate([all_of_them], devices, matches=any_device)) == ["a", "b"]
-    assert allocate([all_of_them], devices, matches=any_device, taken=[devices[1].id]) is None
+    assert allocate([all_of_them], devices, matches=any_device, taken_ids=[devices[1].id]) is None
     assert allocate([all_of_them], [], matches=any_device) is None
 
 
@@ -76,7 +76,7 @@ def test_admin_access_takes_devices_in_use_and_leaves_them_free():
     only = device("a")
 
     assert names(allocate([wanted], [only], matches=any_device)) == ["a", "a"]
-    assert allocate([claim(GPU)], [only], matches=any_device, taken=[only.id]) is None
+    assert allocate([claim(GPU)], [only], matches=any_device, taken_ids=[only.id]) is None
 
 
 def test_devices_of_a_constraint_share_the_attribute():
@@ -178,7 +178,7 @@ def test_an_allocation_exists_exactly_if_a_combination_does(data):
     requests = [ClaimRequest(f"r{number}", "gpu", count) for number, (_, count) in enumerate(wanted)]
     matches = by_model({f"r{number}": model for number, (model, _) in enumerate(wanted) if model})
 
-    result = allocate([claim(*requests, constraints=constraint)], devices, matches=matches, taken=taken)
+    result = allocate([claim(*requests, constraints=constraint)], devices, matches=matches, taken_ids=taken)
 
     slots = [request for request in requests for _ in range(request.count or 0)]
     free = [each for each in devices if each.id not in taken]

@@ -5,10 +5,24 @@ from typing import Any
 
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 
-#: Caches with bounds: ended pods that a late report may contain, verdicts, and the keys and examples of pod classes.
-#: The facts are those of the test.
+#: Caches with bounds: ended pods that a late report may contain, or a scheduler asks about, verdicts, and the keys and
+#: examples of pod classes. The facts are those of the test.
 BOUNDED = frozenset(
-    ("_facts", "_stages", "rejected", "_verdicts", "_models", "_turn", "_handlers", "_gate_handlers", "key", "pod")
+    (
+        *(
+            "_facts",
+            "_stages",
+            "rejected",
+            "_verdicts",
+            "_models",
+            "_turn",
+            "_handlers",
+            "_gate_handlers",
+            "key",
+            "pod",
+        ),
+        "_gone",
+    )
 )
 
 

@@ -35,8 +35,8 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
     that of some GPUs, stands for the nearest nodes with CPUs.
     """
     value = attributes.get(NUMA_NODE)
-    listed = value if isinstance(value, tuple) else (value,)
-    ids = [node for node in listed if isinstance(node, int) and not isinstance(node, bool)]
+    values = value if isinstance(value, tuple) else (value,)
+    ids = [node for node in values if isinstance(node, int) and not isinstance(node, bool)]
     if machine is None:
         return bits.of(node for node in ids if 0 <= node < MAX_NODE_ID) or None
     node_ids = {node.id for node in machine.nodes}
@@ -47,9 +47,9 @@ def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None
 def _wrong_numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> tuple[int, ...]:
     """Return the NUMA nodes in the attributes of a device that the *machine* does not have; -1 means unknown."""
     value = attributes.get(NUMA_NODE)
-    listed = value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple) else (value,)
     node_ids = {-1, *(node.id for node in machine.nodes)}
-    return tuple(node for node in listed if isinstance(node, int) and node not in node_ids)
+    return tuple(node for node in values if isinstance(node, int) and node not in node_ids)
 
 
 def _pci_nodes(attributes: Mapping[str, AttributeValue], machine: Machine) -> set[int]:
@@ -259,7 +259,7 @@ class HostClaims(NamedTuple):
     matches: Matches
 
     def states(self, pod: Pod, host: Host) -> tuple[ClaimState, ...]:
-        """Return the claims of *pod* with their allocated devices, or with those that they can get."""
+        """Return the claims of *pod* with their allocated devices, or with the devices that they can get."""
         by_id = {device.id: device for device in self.devices}
         states = []
         for name, claim in self.objects.claims_of(pod, capacity=host.ledger.devices.allocatable(pod.uid)):
@@ -283,11 +283,11 @@ class HostClaims(NamedTuple):
         return tuple(replace(state, problem=problem) if state.claim in claims else state for state in states)
 
     def _can_allocate(self, claims: Sequence[Claim]) -> bool:
-        return allocate(claims, self.devices, matches=self.matches, taken=self.objects.taken()) is not None
+        return allocate(claims, self.devices, matches=self.matches, taken_ids=self.objects.taken()) is not None
 
     def explain(self, pod: Pod, placements: Collection[Placement], host: Host) -> tuple[ExplainedClaim, ...]:
         """Return the claims of *pod* beside *placements*, which it gets on *host*."""
-        explained = []
+        explained_claims = []
         states = self.states(pod, host)
         locality = self._check_locality(pod, states, placements, host)
         for state in states:
@@ -295,8 +295,8 @@ class HostClaims(NamedTuple):
             claim = ExplainedClaim(state, decided, locality=locality)
             if claim.decided.all and state.claim is not None and not claim.aligned:
                 claim = replace(claim, better=self._devices_beside(state.claim, claim.decided.all))
-            explained.append(claim)
-        return tuple(explained)
+            explained_claims.append(claim)
+        return tuple(explained_claims)
 
     def _check_locality(
         self, pod: Pod, states: Iterable[ClaimState], placements: Collection[Placement], host: Host
@@ -306,8 +306,8 @@ class HostClaims(NamedTuple):
         ledger = host.ledger
         by_name = {state.name: state for state in states}
         others: dict[str, Collection[str]] = {**ledger.devices.held_by_others(pod.uid)}
-        allocated = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
-        unavailable = self.objects.taken() - allocated
+        allocated_ids = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
+        unavailable = self.objects.taken() - allocated_ids
         others["claims"] = [pci_address(device) for device in self.devices if device.id in unavailable]
         machine, unsettled = ledger.places or (host.machine, {})
         return ClaimedDevices(by_name, machine.locality, others, unsettled).check(pod, placements)
@@ -317,7 +317,7 @@ class HostClaims(NamedTuple):
         unavailable = self.objects.taken() - {device.id for device in claim.allocated or ()}
         near = [device for device in self.devices if device.nodes is not None and is_aligned([device.nodes], nodes)]
         try:
-            if allocate([claim], near, matches=self.matches, taken=unavailable) is None:
+            if allocate([claim], near, matches=self.matches, taken_ids=unavailable) is None:
                 return ()
             requests = [request for alternatives in claim.requests for request in alternatives]
             return tuple(

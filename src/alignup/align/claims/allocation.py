@@ -21,19 +21,19 @@ def allocate(
     devices: Sequence[SliceDevice],
     *,
     matches: Matches,
-    taken: Collection[DeviceId] = (),
+    taken_ids: Collection[DeviceId] = (),
 ) -> tuple[tuple[AllocatedDevice, ...], ...] | None:
     """Return devices for each of *claims*, as the scheduler could allocate them; ``None``: there are none.
 
     *devices* are those that the host can use. ``WorkLimitError`` if too many combinations would have to be tried.
     """
-    search = _Search(claims, devices, matches, set(taken))
+    search = _Search(claims, devices, matches, set(taken_ids))
     return search.result() if search.allocate(0, 0) else None
 
 
-def is_available(device: SliceDevice, request: ClaimRequest, taken: Collection[DeviceId]) -> bool:
-    """Return whether *request* can get *device*, if it matches, while others have the devices in *taken*."""
-    free = device.id not in taken or device.shared or request.admin_access
+def is_available(device: SliceDevice, request: ClaimRequest, taken_ids: Collection[DeviceId]) -> bool:
+    """Return whether *request* can get *device*, if the device matches, while other claims have *taken_ids*."""
+    free = device.id not in taken_ids or device.shared or request.admin_access
     return free and all(any(toleration.covers(taint) for toleration in request.tolerations) for taint in device.taints)
 
 
@@ -45,12 +45,12 @@ class _Search:
     """
 
     def __init__(
-        self, claims: Sequence[Claim], devices: Sequence[SliceDevice], matches: Matches, taken: set[DeviceId]
+        self, claims: Sequence[Claim], devices: Sequence[SliceDevice], matches: Matches, taken_ids: set[DeviceId]
     ) -> None:
         self._claims = claims
         self._devices = devices
         self._matches = matches
-        self._taken = taken
+        self._taken_ids = taken_ids
         self._chosen: list[list[tuple[str, SliceDevice]]] = [[] for _ in claims]
         self._candidates: dict[tuple[int, int, int], tuple[SliceDevice, ...]] = {}
         self._requests = [alternative for claim in claims for request in claim.requests for alternative in request]
@@ -75,31 +75,31 @@ class _Search:
     def _allocate_alternative(self, claim: int, request: int, alternative: int, start: int, count: int) -> bool:
         choice = self._claims[claim].requests[request][alternative]
         candidates = self._candidates_of(claim, request, alternative)
-        needed = len(candidates) if choice.count is None else choice.count
+        needed_count = len(candidates) if choice.count is None else choice.count
         if not candidates:
-            return needed == 0 and choice.count is not None and self.allocate(claim, request + 1)
-        if count == needed:
+            return needed_count == 0 and choice.count is not None and self.allocate(claim, request + 1)
+        if count == needed_count:
             return self.allocate(claim, request + 1)
-        if len(self._chosen[claim]) + needed - count > MAX_RESULTS:
+        if len(self._chosen[claim]) + needed_count - count > MAX_RESULTS:
             return False
         last = start + 1 if choice.count is None else len(candidates)  # all devices: each must be free
-        tried: set[Hashable] = set()
+        tried_kinds: set[Hashable] = set()
         for index in range(start, last):
             device = candidates[index]
             self._count_step()
-            if not is_available(device, choice, self._taken) or (kind := self._kind_of(device)) in tried:
+            if not is_available(device, choice, self._taken_ids) or (kind := self._kind_of(device)) in tried_kinds:
                 continue
-            tried.add(kind)
+            tried_kinds.add(kind)
             if not self._satisfies(claim, choice.name, device):
                 continue
             self._chosen[claim].append((choice.name, device))
             if exclusive := not choice.admin_access and not device.shared:
-                self._taken.add(device.id)
+                self._taken_ids.add(device.id)
             if self._allocate_alternative(claim, request, alternative, index + 1, count + 1):
                 return True
             self._chosen[claim].pop()
             if exclusive:
-                self._taken.discard(device.id)
+                self._taken_ids.discard(device.id)
         return False
 
     def _count_step(self) -> None:
@@ -146,5 +146,5 @@ class _Search:
 
 
 def applies(requests: frozenset[str], request: str) -> bool:
-    """Return whether a constraint on *requests* is about *request*, or an alternative of one of them."""
+    """Return whether a constraint on *requests* is about *request*, or about an alternative of a request."""
     return not requests or request in requests or request.partition("/")[0] in requests

@@ -127,8 +127,8 @@ class ClaimedDevices(NamedTuple):
         if not plugins and not spread and are_all_near(demand, self.locality, every):
             return DemandAnswer(satisfied=True), True
         worst, possible = DemandAnswer(satisfied=True), False
-        for tried, choice in enumerate(self._choices(plugins, names)):
-            if tried == MAX_CHECKED:
+        for count, choice in enumerate(self._choices(plugins, names)):
+            if count == MAX_CHECKED:
                 return (worst if not worst.satisfied else DemandAnswer(None, _MANY)), True
             if choice is None:
                 continue
@@ -173,20 +173,20 @@ class ClaimedDevices(NamedTuple):
                 yield self._choice(list(zip(pools, parts, strict=True)), names)
 
     def _choice(
-        self, drawn: Sequence[tuple[tuple[str, Pool], tuple[str, ...]]], names: Sequence[str]
+        self, drawn_parts: Sequence[tuple[tuple[str, Pool], tuple[str, ...]]], names: Sequence[str]
     ) -> _Choice | None:
         ids: dict[str, list[str]] = {}
         roots: dict[str, str] = {}
-        claimed: dict[str, list[tuple[str, SliceDevice]]] = {name: [] for name in names}
-        for (name, _), part in drawn:
-            if name not in claimed:
+        claimed_devices: dict[str, list[tuple[str, SliceDevice]]] = {name: [] for name in names}
+        for (name, _), part in drawn_parts:
+            if name not in claimed_devices:
                 ids.setdefault(name, []).extend(part)
                 continue
-            claimed[name] += [self.states[name].devices[int(index)] for index in part]
-        devices = [device.id for entries in claimed.values() for _, device in entries]
+            claimed_devices[name] += [self.states[name].devices[int(index)] for index in part]
+        devices = [device.id for entries in claimed_devices.values() for _, device in entries]
         if any(not self.states[name].allocated for name in names) and len({*devices}) < len(devices):
             return None
-        for name, entries in claimed.items():
+        for name, entries in claimed_devices.items():
             claim = self.states[name].claim
             if claim is not None and not self.states[name].allocated and not _satisfies(claim, entries):
                 return None
@@ -216,8 +216,8 @@ def _claim_options(state: "ClaimState") -> Iterator[tuple[Pool, ...]]:
         yield (Pool(len(state.devices), tuple(map(str, range(len(state.devices))))),)
         return
     # Devices with the same value of an attribute that all must share; this leaves few choices of many.
-    shared = [attribute for attribute, requests in state.claim.constraints if not requests][:1]
-    values = [tuple(device.attributes.get(attribute) for attribute in shared) for _, device in state.devices]
+    shared_attributes = [attribute for attribute, requests in state.claim.constraints if not requests][:1]
+    values = [tuple(device.attributes.get(attribute) for attribute in shared_attributes) for _, device in state.devices]
     for value, alternatives in product(dict.fromkeys(values), product(*state.claim.requests)):
         pools = []
         for request in alternatives:

@@ -136,9 +136,9 @@ def usable_devices(
         newest = max(part.generation for part in parts)
         current = [part for part in parts if part.generation == newest]
         ids = [device.id for part in current for device in part.devices]
-        expected, count = current[0].slice_count, len({part.name for part in current})
-        if count < expected:
-            problems.append(f"pool {pool} of driver {driver} has {count} of its {expected} slices")
+        slice_count, count = current[0].slice_count, len({part.name for part in current})
+        if count < slice_count:
+            problems.append(f"pool {pool} of driver {driver} has {count} of its {slice_count} slices")
         elif len(set(ids)) < len(ids):
             twice = next(id_.device for id_, times in Counter(ids).items() if times > 1)
             problems.append(f"pool {pool} of driver {driver} has device {twice} twice")
@@ -169,37 +169,39 @@ class ClaimObjects:
 
         A class that is requested by its own name counts even if it is not known.
         """
-        offered = {device_class.extended_resource for device_class in self.classes.values()}
+        offered_resources = {device_class.extended_resource for device_class in self.classes.values()}
         requested = {name for container in pod.all_containers for name in container.resources.requests}
-        served = [name for name in requested if name in offered or names.is_device_class(name)]
-        return replace(pod, class_resources=tuple(sorted(served))) if served else pod
+        served_names = [name for name in requested if name in offered_resources or names.is_device_class(name)]
+        return replace(pod, class_resources=tuple(sorted(served_names))) if served_names else pod
 
     def claims_of(self, pod: Pod, *, capacity: Mapping[str, int]) -> Iterator[tuple[str, Claim | str]]:
         """Yield the name of each claim of *pod* with its claim, or with the reason why that is unknown.
 
         *capacity* is what device plugins of the host offer: other extended resources of a DeviceClass need a claim.
         """
-        for named in pod.claims:
-            if named.claim:
-                claim = self.claims.get((pod.namespace, named.claim))
-                yield named.name, claim or f"ResourceClaim {pod.namespace}/{named.claim} is not known"
-            elif named.template:
-                template = self.templates.get((pod.namespace, named.template))
-                missing = f"ResourceClaimTemplate {pod.namespace}/{named.template} is not known"
-                yield named.name, replace(template, name=f"{pod.name}-{named.name}") if template else missing
+        for pod_claim in pod.claims:
+            if pod_claim.claim:
+                claim = self.claims.get((pod.namespace, pod_claim.claim))
+                yield pod_claim.name, claim or f"ResourceClaim {pod.namespace}/{pod_claim.claim} is not known"
+            elif pod_claim.template:
+                template = self.templates.get((pod.namespace, pod_claim.template))
+                missing = f"ResourceClaimTemplate {pod.namespace}/{pod_claim.template} is not known"
+                yield pod_claim.name, replace(template, name=f"{pod.name}-{pod_claim.name}") if template else missing
             else:
-                yield named.name, "it names neither a ResourceClaim nor a template"
-        served = demand.claimed_requests(pod, capacity)
-        if served and pod.extended_claim:
+                yield pod_claim.name, "it names neither a ResourceClaim nor a template"
+        served_requests = demand.claimed_requests(pod, capacity)
+        if served_requests and pod.extended_claim:
             claim = self.claims.get((pod.namespace, pod.extended_claim))
             missing = f"ResourceClaim {pod.namespace}/{pod.extended_claim} is not known"
-            yield from ((name, claim or missing) for name in sorted({name for _, name in served}))
-        elif served:
-            yield from self._extended_claims(pod, served)
+            yield from ((name, claim or missing) for name in sorted({name for _, name in served_requests}))
+        elif served_requests:
+            yield from self._extended_claims(pod, served_requests)
 
-    def _extended_claims(self, pod: Pod, served: Collection[tuple[str, str]]) -> Iterator[tuple[str, Claim | str]]:
+    def _extended_claims(
+        self, pod: Pod, served_requests: Collection[tuple[str, str]]
+    ) -> Iterator[tuple[str, Claim | str]]:
         """Yield the claims that the scheduler will make for extended resources."""
-        for name in sorted({name for _, name in served}):
+        for name in sorted({name for _, name in served_requests}):
             device_class = self.class_of(name)
             count = demand.requests(pod)[name].value()
             if device_class is None:
@@ -217,5 +219,7 @@ class ClaimObjects:
 
     def missing_classes(self, claims: Iterable[Claim]) -> tuple[str, ...]:
         """Return the device classes that *claims* name and that do not exist."""
-        named = {alternative.device_class for claim in claims for request in claim.requests for alternative in request}
-        return tuple(sorted(named - self.classes.keys()))
+        class_names = {
+            alternative.device_class for claim in claims for request in claim.requests for alternative in request
+        }
+        return tuple(sorted(class_names - self.classes.keys()))

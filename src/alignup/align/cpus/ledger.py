@@ -122,7 +122,7 @@ class CpuLedger:
         )
 
     def forget(self, uid: str) -> Self:
-        """Release all CPUs of a pod, also those that no container of it has."""
+        """Release all CPUs of a pod, also CPUs that none of its containers has."""
         ledger = self.take_back_all(uid)
         if uid not in ledger.pod_held:
             return ledger
@@ -136,14 +136,14 @@ class CpuLedger:
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
         """Release the CPUs of all containers that are not among these (pod uid, name)."""
-        gone = [
+        gone_containers = [
             (uid, name)
             for uid, containers_of_pod in self.held.items()
             for name in containers_of_pod
             if (uid, name) not in containers
         ]
         ledger = self
-        for uid, name in gone:
+        for uid, name in gone_containers:
             ledger = ledger.take_back(uid, name)
         return ledger
 

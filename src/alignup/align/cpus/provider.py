@@ -67,11 +67,11 @@ def select_reserved_cpus(
             "[cpumanager] unable to reserve the required amount of CPUs "
             f"(size of {bits.show(reserved)} did not equal {count})"
         )
-    unknown = reserved & ~view.all_cpus
-    if unknown:
+    unknown_cpus = reserved & ~view.all_cpus
+    if unknown_cpus:
         raise SettingsError(
             "[cpumanager] unable to build the reserved physical CPUs from the reserved set: "
-            f"unknown CPU ID: {next(bits.members(unknown))}"
+            f"unknown CPU ID: {next(bits.members(unknown_cpus))}"
         )
     return reserved
 
@@ -220,9 +220,9 @@ class CpuProvider(Provider[CpuLedger]):
             return None
         if container is None:
             return {CPU: self._pod_hints(ledger, pod, count)}
-        owned = ledger.holds(pod.uid, container.name)
-        if owned is not None:
-            return {CPU: self._hints_for_owned(owned, count)}
+        owned_cpus = ledger.holds(pod.uid, container.name)
+        if owned_cpus is not None:
+            return {CPU: self._hints_for_owned(owned_cpus, count)}
         return {CPU: self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid))}
 
     def _pod_hints(self, ledger: CpuLedger, pod: Pod, count: int) -> CpuHints:
@@ -233,19 +233,19 @@ class CpuProvider(Provider[CpuLedger]):
         if self.pod_level and pod.has_pod_level_resources and self._empty_shared_pool(pod):
             return NO_HINTS
         # The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check.
-        owned = 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
-        if owned:
-            return self._hints_for_owned(owned, count)
+        owned_cpus = 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
+        if owned_cpus:
+            return self._hints_for_owned(owned_cpus, count)
         for container in pod.all_containers:
             container_cpus = ledger.holds(pod.uid, container.name)
             if container_cpus is None:
                 continue
             if container_cpus.bit_count() != self.exclusive_cpus(pod, container):
                 return NO_HINTS
-            owned |= container_cpus
-        if owned.bit_count() == count:
-            return self._hints_for_owned(owned, count)
-        return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned)
+            owned_cpus |= container_cpus
+        if owned_cpus.bit_count() == count:
+            return self._hints_for_owned(owned_cpus, count)
+        return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned_cpus)
 
     def allocate(self, ledger: CpuLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> CpuLedger:
         if container is None:
@@ -301,14 +301,14 @@ class CpuProvider(Provider[CpuLedger]):
 
     def _is_stale(self, ledger: CpuLedger, pod: Pod) -> bool:
         """Return whether the CPUs of the pod are partly shared, or a container has some and one before it has none."""
-        stored = ledger.held.get(pod.uid, {})
-        missing = [container.name not in stored for container in pod.all_containers]
+        containers = ledger.held.get(pod.uid, {})
+        missing = [container.name not in containers for container in pod.all_containers]
         return bool(ledger.pod_held[pod.uid] & ledger.shared) or missing != sorted(missing)
 
     def _restore_pod(self, ledger: CpuLedger, pod: Pod) -> CpuLedger:
         """Let the pod keep its CPUs; containers without any get theirs. If these are too few, all are released."""
         try:
-            parts = self._divide(pod, ledger.pod_held[pod.uid], stored=ledger.held.get(pod.uid, {}))
+            parts = self._divide(pod, ledger.pod_held[pod.uid], stored_cpus=ledger.held.get(pod.uid, {}))
         except ProviderError as error:
             error.residue = ledger.forget(pod.uid)
             raise
@@ -356,9 +356,13 @@ class CpuProvider(Provider[CpuLedger]):
             )
         return shared
 
-    def _hints_for_owned(self, owned: CpuSet, count: int) -> CpuHints:
+    def _hints_for_owned(self, owned_cpus: CpuSet, count: int) -> CpuHints:
         """Return hints for CPUs that are owned already: their own nodes, if their number equals the request."""
-        return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NO_HINTS
+        return (
+            self._nodes.hints(count, free=self._nodes.count(owned_cpus))
+            if owned_cpus.bit_count() == count
+            else NO_HINTS
+        )
 
     def _check_smt(self, ledger: CpuLedger, count: int) -> None:
         """Raise if *count* CPUs are not whole cores, or too few whole cores are free."""
@@ -380,12 +384,12 @@ class CpuProvider(Provider[CpuLedger]):
         """Select on the nodes of *affinity* first, then anywhere."""
         if affinity is None:
             return self._selection.take(pool, count)
-        aligned = pool & self._nodes.near(affinity)
-        near = min(count, aligned.bit_count())
+        near_cpus = pool & self._nodes.near(affinity)
+        near = min(count, near_cpus.bit_count())
         if isinstance(self._selection, DistributedSelection):
-            first = self._selection.take(aligned, near, width=affinity.bit_count())
+            first = self._selection.take(near_cpus, near, width=affinity.bit_count())
         else:
-            first = self._selection.take(aligned, near)
+            first = self._selection.take(near_cpus, near)
         return first if near == count else first | self._selection.take(pool & ~first, count - near)
 
     def _empty_shared_pool(self, pod: Pod) -> str:
@@ -406,8 +410,8 @@ class CpuProvider(Provider[CpuLedger]):
             )
         return ""
 
-    def _divide(self, pod: Pod, cpus: CpuSet, stored: Mapping[str, CpuSet] = _NOTHING) -> dict[str, CpuSet]:
-        """Divide the pod's CPUs among its containers, of which some may have *stored* parts.
+    def _divide(self, pod: Pod, cpus: CpuSet, stored_cpus: Mapping[str, CpuSet] = _NOTHING) -> dict[str, CpuSet]:
+        """Divide the pod's CPUs among its containers, of which some may have CPUs already (*stored_cpus*).
 
         Sidecars keep theirs. Other init containers run one after the other on the rest at that time, then the
         containers run side by side on the rest. Containers without exclusive CPUs share what the others leave.
@@ -416,7 +420,7 @@ class CpuProvider(Provider[CpuLedger]):
         pool = cpus
         for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
-            part = stored.get(container.name)
+            part = stored_cpus.get(container.name)
             if part is None and count:
                 part = self._selection.take(pool, count)
             ordinary_init = pod.is_ordinary_init(container.name)

@@ -134,15 +134,15 @@ class PackedSelection:
 
     def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
         size = self._smallest_core
-        selection, used = 0, ~free
+        selection, used_cpus = 0, ~free
         for inner in self._order(free, inner=True):
             for core in self._whole_cores_of[inner]:
                 average = self._large_cores.get(core)
-                if not core & used if average is None else (core & free).bit_count() == average:
+                if not core & used_cpus if average is None else (core & free).bit_count() == average:
                     if core.bit_count() > need:
                         continue
                     selection |= core
-                    used |= core
+                    used_cpus |= core
                     need -= core.bit_count()
                     if need < size:
                         return selection
@@ -170,7 +170,7 @@ class PackedSelection:
         return selection
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
-        """Take whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
+        """Take whole caches that fit, then the complete rest inside one more cache, or nothing of the rest."""
         order = [
             cache
             for node in self.nodes(free)
@@ -253,15 +253,15 @@ def _take_whole(
     Those with an average size count as free if that many of their CPUs are.
     """
     selection = 0
-    used = ~free
+    used_cpus = ~free
     for group in groups:
         average = average_sizes.get(group)
-        if group & used if average is None else (group & free).bit_count() != average:
+        if group & used_cpus if average is None else (group & free).bit_count() != average:
             continue
         size = group.bit_count()
         if size <= need:
             selection |= group
-            used |= group
+            used_cpus |= group
             need -= size
             if not need:
                 break

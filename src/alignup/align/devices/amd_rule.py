@@ -113,7 +113,7 @@ class _Search:
             elif total <= self._best[0]:
                 self._extend((*sequence, index), candidate, total)
 
-    def _added_weights(self, added: list[int], numbers: list[int]) -> Iterator[int]:
-        for position, number in enumerate(added):
-            for other in (*numbers, *added[:position], *self.required):
+    def _added_weights(self, added_numbers: list[int], numbers: list[int]) -> Iterator[int]:
+        for position, number in enumerate(added_numbers):
+            for other in (*numbers, *added_numbers[:position], *self.required):
                 yield self.weights.get(frozenset((number, other)), 0)

@@ -120,23 +120,23 @@ def check_demand(
     concerned = [(name, id_) for name, ids in devices.items() if demand.concerns(name) for id_ in ids]
     if len(concerned) < (1 if spread else 2):
         return _SATISFIED
-    located: list[_Device] = []
+    located_devices: list[_Device] = []
     for name, id_ in concerned:
         if (address := find_address(locality, id_)) is None:
             return DemandAnswer(None, _no_address(name, id_))
-        located.append(_Device(id_, address, locality.devices.get(address, name)))
+        located_devices.append(_Device(id_, address, locality.devices.get(address, name)))
     if spread:
-        answers = _check_spread(demand, locality, located, others)
+        answers = _check_spread(demand, locality, located_devices, others)
     elif demand.locality is DemandedLocality.NVLINK:
-        answers = _check_links(locality, [device for device in located if device.kind is DeviceKind.GPU])
+        answers = _check_links(locality, [device for device in located_devices if device.kind is DeviceKind.GPU])
     else:
-        answers = _check_levels(locality, located, FARTHEST[demand.locality])
-    unknown = None
+        answers = _check_levels(locality, located_devices, FARTHEST[demand.locality])
+    unknown_answer = None
     for answer in answers:
         if answer.satisfied is False:
             return answer
-        unknown = unknown or answer
-    return unknown or _SATISFIED
+        unknown_answer = unknown_answer or answer
+    return unknown_answer or _SATISFIED
 
 
 def _no_address(name: str, id_: str) -> str:
@@ -154,7 +154,7 @@ def _near(locality: Locality, a: str, b: str, farthest: Level) -> bool | None:
 
 
 def _check_levels(locality: Locality, devices: Sequence[_Device], farthest: Level) -> Iterator[DemandAnswer]:
-    """Yield what is wrong: with two devices of one kind, or with one that has no other kind near it."""
+    """Yield what is wrong: with two devices of one kind, or with a device that has no other kind near it."""
     common = _COMMON[farthest]
     kinds = dict.fromkeys(device.kind for device in devices)
     if len(kinds) == 1:

@@ -273,9 +273,9 @@ def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
     at_least = _richest(map(int.bit_count, touched.values()), need)
     if at_least == 1:
         return 1
-    reached, at_most = 0, 0
-    while reached.bit_count() < need:  # the greedy choice
-        reached |= max(touched.values(), key=lambda units: (units & ~reached).bit_count())
+    reached_units, at_most = 0, 0
+    while reached_units.bit_count() < need:  # the greedy choice
+        reached_units |= max(touched.values(), key=lambda units: (units & ~reached_units).bit_count())
         at_most += 1
     if at_least == at_most or are_nested(weights):
         return at_most
@@ -297,11 +297,11 @@ def are_nested(masks: Collection[NodeSet]) -> bool:
 
 def _richest(gains: Iterable[int], need: int) -> int:
     """Return the number of *gains*, largest first, that reach *need*; all of them together do."""
-    ranked = sorted(gains, reverse=True)
+    ranked_gains = sorted(gains, reverse=True)
     count = 1
-    reached = ranked[0]
-    while reached < need:
-        reached += ranked[count]
+    total_gain = ranked_gains[0]
+    while total_gain < need:
+        total_gain += ranked_gains[count]
         count += 1
     return count
 
@@ -325,12 +325,12 @@ def _charges(weights: Weights) -> list[Bits]:
     """
     charges = []
     for width in sorted({mask.bit_count() for mask in weights}):
-        start = charged = 0
+        start = charged_units = 0
         for mask, weight in weights.items():
             if mask.bit_count() <= width:
-                charged |= (1 << weight) - 1 << start
+                charged_units |= (1 << weight) - 1 << start
             start += weight
-        charges.append(charged)
+        charges.append(charged_units)
     return charges
 
 
@@ -365,12 +365,12 @@ class _Search:
             return most >= missing
         if self._at_most(choices, count) < missing:
             return False
-        ranked = sorted(zip(gains, choices, strict=True), reverse=True)
+        ranked_choices = sorted(zip(gains, choices, strict=True), reverse=True)
         position = 0
-        while sum(gain for gain, _ in ranked[position : position + count]) >= missing:
-            gain, units = ranked[position]
+        while sum(gain for gain, _ in ranked_choices[position : position + count]) >= missing:
+            gain, units = ranked_choices[position]
             position += 1
-            rest = [fresh for _, other in ranked[position:] if (fresh := other & ~units)]
+            rest = [fresh for _, other in ranked_choices[position:] if (fresh := other & ~units)]
             if self.completes(rest, count - 1, missing - gain):
                 return True
         return False

@@ -56,7 +56,7 @@ class DeviceLedger:
 
     @cached_property
     def handled(self) -> set[str]:
-        """The managed resources: those with a plugin, or with a pod that still holds some."""
+        """The managed resources: resources with a plugin, or with a pod that still holds some of them."""
         return {name for name, inventory in self.inventories.items() if inventory.registered}.union(self.in_use)
 
     def alignment_key(self) -> Hashable:

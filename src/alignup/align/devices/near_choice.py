@@ -107,16 +107,18 @@ def preferred_devices(  # noqa: PLR0913 - the parts of a question
     rest = [id_ for id_ in free if id_ not in required]
     lowest = (*must, *rest)[:size]
     locality = machine.locality
-    located = {id_: locality.find(addresses.get(id_, id_)) for id_ in (*free, *devices)}
-    ids = {address: id_ for id_, address in located.items() if address}
-    if not lowest or not locality.is_known or len(ids) < len(located):
+    addresses_by_id = {id_: locality.find(addresses.get(id_, id_)) for id_ in (*free, *devices)}
+    ids = {address: id_ for id_, address in addresses_by_id.items() if address}
+    if not lowest or not locality.is_known or len(ids) < len(addresses_by_id):
         return lowest
     pools = [
-        Pool(take, tuple([located[id_] or "" for id_ in pool]))
+        Pool(take, tuple([addresses_by_id[id_] or "" for id_ in pool]))
         for take, pool in ((len(must), must), (size - len(must), rest))
     ]
     every = tuple(sorted(ids, key=lambda address: natural_sort_key(ids[address])))
-    request = NearRequest("", tuple([pool for pool in pools if pool.take]), every, {located[id_] for id_ in free})
+    request = NearRequest(
+        "", tuple([pool for pool in pools if pool.take]), every, {addresses_by_id[id_] for id_ in free}
+    )
     choice = choose_near(locality, [request])
     return tuple([ids[address] for address in choice.devices[""]]) if choice else lowest
 

@@ -42,8 +42,8 @@ class PluginRule(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        listed = ", ".join(cls)
-        raise SettingsError(f"unknown rule of a device plugin: {quote(str(value))}; known rules: {listed}")
+        rules = ", ".join(cls)
+        raise SettingsError(f"unknown rule of a device plugin: {quote(str(value))}; known rules: {rules}")
 
 
 #: Rules that depend on where devices are, and on the links between them.
@@ -139,9 +139,9 @@ class PluginRules:
             notes.append(f"NVIDIA's device plugin needs about {seconds:.0f} s for this choice")
         start, end = nvidia_rule.overwritten_sets(len(ids), size)
         scores: nvidia_rule.PairScores | None = [] if size == 1 else None
-        located = self._addresses(ids) if size > 1 else None
-        if located:
-            locality, addresses = located
+        known_addresses = self._addresses(ids) if size > 1 else None
+        if known_addresses:
+            locality, addresses = known_addresses
             if any(
                 (link := locality.link(addresses[a], addresses[b])) and link.kind is LinkKind.NVSWITCH
                 for a, b in combinations(ids, 2)
@@ -168,12 +168,12 @@ class PluginRules:
 
     def _amd(self, question: _Question) -> PreferredSets:
         """Return the one answer; it does not depend on the order. Links of partitions are not known."""
-        located = self._addresses(question.every)
+        known_addresses = self._addresses(question.every)
         if len(question.available) == question.size:
             return PreferredSets(_certain(question.available))
-        if located is None:
+        if known_addresses is None:
             return PreferredSets((), notes=(UNKNOWN_LINKS,))
-        locality, addresses = located
+        locality, addresses = known_addresses
         links = _amd_links(locality, [addresses[id_] for id_ in question.every])
         numa_nodes = [locality.pci[addresses[id_]].node for id_ in question.every]
         if None in numa_nodes:

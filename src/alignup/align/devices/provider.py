@@ -164,7 +164,7 @@ class DeviceProvider(Provider[DeviceLedger]):
         if container is None:
             return ledger
         ids_by_resource: dict[str, tuple[str, ...]] = {}
-        needed: list[PreferenceRequest] = []
+        needed_requests: list[PreferenceRequest] = []
         requested = demand.devices(pod, container, ledger.handled)
         if requested and (pod.claimed_requests or pod.class_resources):
             requested = self._unclaimed(ledger, pod, container, requested)
@@ -193,11 +193,11 @@ class DeviceProvider(Provider[DeviceLedger]):
         for request in requests:
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
             if isinstance(picked, PreferenceRequest):
-                needed.append(picked)
+                needed_requests.append(picked)
             else:
                 ids_by_resource[request.resource] = picked
-        if needed:
-            raise PreferencesNeededError(tuple(needed))
+        if needed_requests:
+            raise PreferencesNeededError(tuple(needed_requests))
         new_ledger = ledger.give(pod.uid, container.name, devices=ids_by_resource)
         if not pod.init and new_ledger.reusable is None:
             return new_ledger
@@ -215,10 +215,10 @@ class DeviceProvider(Provider[DeviceLedger]):
         """Return *requested* without what a ResourceClaim serves: to allocate, or if *hinted*, to give hints for."""
         if not self.claims or (hinted and self.hints_claimed_requests):
             return requested
-        served = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
+        served_requests = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
         if container is None:
-            return demand.devices(pod.without_requests(served), None, ledger.handled)
-        return {name: count for name, count in requested.items() if (container.name, name) not in served}
+            return demand.devices(pod.without_requests(served_requests), None, ledger.handled)
+        return {name: count for name, count in requested.items() if (container.name, name) not in served_requests}
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)
@@ -336,11 +336,11 @@ def _certain_devices(
             f"requested number of devices unavailable for {request.resource}. "
             f"Requested: {missing}, Available: {free.bit_count()}"
         )
-    aligned = free & inventory.near(affinity) if affinity is not None else 0
-    if missing < aligned.bit_count():
-        return certain, (aligned,), aligned
-    certain |= aligned
-    if missing == aligned.bit_count():
+    near_devices = free & inventory.near(affinity) if affinity is not None else 0
+    if missing < near_devices.bit_count():
+        return certain, (near_devices,), near_devices
+    certain |= near_devices
+    if missing == near_devices.bit_count():
         return certain, (), 0
     return certain, by_affinity(inventory, free, affinity)[1:], free
 
@@ -432,8 +432,8 @@ def by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSe
     """Group *devices* by affinity; ``None``: no nodes were chosen."""
     if affinity is None or not inventory.placed:
         return DevicesByAffinity(0, 0, devices)
-    aligned = devices & inventory.near(affinity)
-    return DevicesByAffinity(aligned, devices & inventory.placed & ~aligned, devices & ~inventory.placed)
+    near_devices = devices & inventory.near(affinity)
+    return DevicesByAffinity(near_devices, devices & inventory.placed & ~near_devices, devices & ~inventory.placed)
 
 
 def _fill(devices: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> DeviceSet:

@@ -207,16 +207,20 @@ class ReservationChange:
         entries = settings.reserved_memory
         if self.shares:
             new = {share.node: Unit.BYTES.quantity(share.now) for share in self.shares}
-            changed = [
+            new_entries = [
                 ReservedMemory(entry.node, {**entry.limits, self.resource: new.pop(entry.node)})
                 if self.resource in entry.limits and entry.node in new
                 else entry
                 for entry in entries
             ]
-            changed += [ReservedMemory(node, {self.resource: amount}) for node, amount in new.items()]
-            positive = ({name: amount for name, amount in entry.limits.items() if amount.unscaled} for entry in changed)
+            new_entries += [ReservedMemory(node, {self.resource: amount}) for node, amount in new.items()]
+            positive = (
+                {name: amount for name, amount in entry.limits.items() if amount.unscaled} for entry in new_entries
+            )
             entries = tuple(
-                ReservedMemory(entry.node, limits) for entry, limits in zip(changed, positive, strict=True) if limits
+                ReservedMemory(entry.node, limits)
+                for entry, limits in zip(new_entries, positive, strict=True)
+                if limits
             )
         other = migrate_host(host, replace(settings, reservation=reservation, cpus=cpus, reserved_memory=entries))
         reserved = {entry.node: {type_: amount.value() for type_, amount in entry.limits.items()} for entry in entries}
@@ -331,10 +335,10 @@ def migrate_host(host: Host, settings: Settings) -> Host:
     provider, cpus = other.cpus, host.ledger.cpus
     if provider.policy is not CpuPolicy.NONE:
         excluded = provider.reserved if provider.options.strict_cpu_reservation else 0
-        owned = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
-        shared = other.view.all_cpus & ~(owned | excluded)
-        if (shared, provider.reserved) != (cpus.shared, cpus.reserved):
-            restored = provider.restore_ledger(shared, cpus.held, pod_held=cpus.pod_held)
+        owned_cpus = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
+        shared_cpus = other.view.all_cpus & ~(owned_cpus | excluded)
+        if (shared_cpus, provider.reserved) != (cpus.shared, cpus.reserved):
+            restored = provider.restore_ledger(shared_cpus, cpus.held, pod_held=cpus.pod_held)
             cpus = replace(restored, reusable=cpus.reusable)
     idle, memory = other.ledger.memory, host.ledger.memory
     if idle.allocatable() != memory.allocatable():

@@ -86,7 +86,7 @@ def _explain(locality: Locality, placement: Placement) -> Iterator[tuple[str, bo
     choices = [choice for choice in placement.choices.values() if choice.options]
     choices.sort(key=lambda choice: locality.devices.get(locality.find(choice.ids[0]) or "") is not DeviceKind.GPU)
     total = prod([choice.count for choice in choices])
-    drawn = total > MAX_COMPARED
+    is_sample = total > MAX_COMPARED
     compared = [(ids, connections(locality, ids)) for ids in _devices(choices, total)]
     gpus = [(summary.gpus, ids, summary.connected) for ids, summary in compared if summary.gpus]
     nics = [(summary.nic, ids, summary.paired) for ids, summary in compared if summary.nic]
@@ -97,7 +97,7 @@ def _explain(locality: Locality, placement: Placement) -> Iterator[tuple[str, bo
         if len(entries) < len(compared) or not entries:
             continue
         differs = len({entry[0] for entry in entries}) > 1
-        yield _compare(entries, bad, total=total, drawn=drawn), differs
+        yield _compare(entries, bad, total=total, is_sample=is_sample), differs
 
 
 def _devices(choices: Sequence[DeviceChoices], total: int) -> Iterator[dict[str, tuple[str, ...]]]:
@@ -116,14 +116,14 @@ def _devices(choices: Sequence[DeviceChoices], total: int) -> Iterator[dict[str,
 _Found = Sequence[tuple[Nearness, Devices, bool | None]]
 
 
-def _compare(entries: _Found, bad: str, *, total: int, drawn: bool) -> str:
+def _compare(entries: _Found, bad: str, *, total: int, is_sample: bool) -> str:
     best, worst = min(entries, key=lambda entry: entry[0]), max(entries, key=lambda entry: entry[0])
     if total == 1:
         return f"it gets {_show(best)}"
     if best[0] == worst[0]:
         return f"all {total} possible choices are alike, such as {_show(best)}"
     number = sum(good is False for *_, good in entries)
-    count = f"about {100 * number / len(entries):.0f} %" if drawn else f"{number}"
+    count = f"about {100 * number / len(entries):.0f} %" if is_sample else f"{number}"
     return f"{count} of {total} possible choices {bad}; best {_show(best)}, worst {_show(worst)}"
 
 

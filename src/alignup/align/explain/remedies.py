@@ -179,14 +179,14 @@ def _bytes(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Iter
         )
     starts = {point // page * page for point in (*points, least, request.was)}
     around = {size for start in starts for size in (start - page, start, start + page)}
-    tried = sorted(size for size in around if size >= least)
+    tried_sizes = sorted(size for size in around if size >= least)
     nodes = what_if.host.view.nodes
     if request.resource == MEMORY:
         most = sum(node.memory or 0 for node in nodes)
     else:
         most = sum(pages.bytes for node in nodes for pages in node.hugepages if pages.resource == request.resource)
-    below = [size for size in reversed(tried) if size < request.was]
-    return below, [size for size in tried if request.was < size <= most]
+    below = [size for size in reversed(tried_sizes) if size < request.was]
+    return below, [size for size in tried_sizes if request.was < size <= most]
 
 
 def _largest_share(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal]:
@@ -255,11 +255,11 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
 
 def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
     """Return the pod's other requests of *type_*: containers, pod level, overhead."""
-    named = [other.resources.requests.get(type_) for other in pod.all_containers if other.name != container]
+    amounts = [other.resources.requests.get(type_) for other in pod.all_containers if other.name != container]
     if container is not None:
-        named.append(pod.resources.requests.get(type_))
-    named.append(pod.overhead.get(type_))
-    return [amount.value() for amount in named if amount is not None and not amount.is_zero]
+        amounts.append(pod.resources.requests.get(type_))
+    amounts.append(pod.overhead.get(type_))
+    return [amount.value() for amount in amounts if amount is not None and not amount.is_zero]
 
 
 def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:
@@ -484,17 +484,17 @@ def _propose_eviction(what_if: WhatIf, uids: tuple[str, ...]) -> Proposal | None
 def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Iterable[Sequence[EvictionUnit]]) -> Proposal:
     """Return *proposal* with the pods that could be evicted instead; each was tried."""
     (change,) = proposal.changes
-    evicted = change.pods if isinstance(change, Eviction) else ()
+    evicted_uids = change.pods if isinstance(change, Eviction) else ()
     equivalents = {unit.pods[0]: [other.pods[0] for other in group] for group in groups for unit in group}
     alternatives = tuple(
         tuple(
             other
-            for other in [uid for uid in equivalents[gone] if uid not in evicted][:_MAX_ALTERNATIVES]
-            if _suffices(what_if, Eviction(tuple(other if uid == gone else uid for uid in evicted)))
+            for other in [uid for uid in equivalents[gone_uid] if uid not in evicted_uids][:_MAX_ALTERNATIVES]
+            if _suffices(what_if, Eviction(tuple(other if uid == gone_uid else uid for uid in evicted_uids)))
         )
-        for gone in evicted
+        for gone_uid in evicted_uids
     )
-    return Proposal((Eviction(evicted, alternatives),), proposal.decision)
+    return Proposal((Eviction(evicted_uids, alternatives),), proposal.decision)
 
 
 def _suffices(what_if: WhatIf, change: Eviction) -> bool:

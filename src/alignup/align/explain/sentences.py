@@ -154,8 +154,8 @@ def describe_possible_rejection(decision: Decision) -> str:
     container = f"container {possible.rejection.container}" if possible.rejection.container else "the pod"
     if CRASHED in possible.rejection.message:
         return f"the device plugin may crash when it chooses devices for {container}"
-    rejected = possible.rejection.container
-    earlier = takewhile(lambda placement: placement.container != rejected, decision.placements)
+    rejected_container = possible.rejection.container
+    earlier = takewhile(lambda placement: placement.container != rejected_container, decision.placements)
     names = [placement.container for placement in earlier if not placement.is_certain]
     gets = f"{' and '.join(names)} {'get' if len(names) > 1 else 'gets'}"
     return f"the kubelet chooses at random which devices {gets}, and some choices leave no place for {container}"
@@ -307,7 +307,7 @@ def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
 
 
 def _missing_on(resource: ResourceHints, node: int, policy: Policy) -> str | None:
-    """Return what *resource* lacks on one node; ``None`` where it fits, or needs several nodes anyway."""
+    """Return what *resource* lacks on one node; ``None`` where the request fits, or needs several nodes anyway."""
     if resource.request is None or resource.free is None or _preferred_width(resource) > 1:
         return None
     name, free = resource.resource or "", resource.free.get(node, 0)
@@ -329,9 +329,9 @@ def _preferred_width(resource: ResourceHints) -> int:
 
 
 def _conflicting_preferences(resources: Sequence[ResourceHints]) -> Iterator[str]:
-    shown = [(resource.resource, *shown_hints(resource)) for resource in resources]
-    impossible = [entry for entry in shown if not entry[1] and not entry[2]]
-    for name, hints, hidden in impossible or shown:
+    hint_entries = [(resource.resource, *shown_hints(resource)) for resource in resources]
+    impossible = [entry for entry in hint_entries if not entry[1] and not entry[2]]
+    for name, hints, hidden in impossible or hint_entries:
         preferred = [hint.nodes for hint in hints if hint.preferred]
         if preferred:
             # Hints are listed from narrow to wide: those after one that is not preferred are hardly ever preferred.
@@ -363,7 +363,7 @@ def _runners_up(step: MergeStep) -> str:
 
 
 def _second_best(step: MergeStep) -> str:
-    """Return why the chosen set is not one that every resource prefers."""
+    """Return why the chosen set is not a set that every resource prefers."""
     needed = "1 node" if step.width == 1 else f"{step.width} nodes"
     if step.rule is MergeRule.EQUALLY_FIT:
         return "numa-allocation-strategy chose it among equally fit sets"
@@ -386,8 +386,8 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
         defect = defects.ENDLESS_LOOP
     elif unavailable:
         defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(unavailable)} are not free; "
-    elif claimed := sorted(_device_resources(decision) - _device_resources(safe)):
-        defect, detail = defects.CLAIMED_HINTS, f"{' and '.join(claimed)}: "
+    elif claimed_resources := sorted(_device_resources(decision) - _device_resources(safe)):
+        defect, detail = defects.CLAIMED_HINTS, f"{' and '.join(claimed_resources)}: "
     elif cpus != expected and decision.admitted:
         defect = defects.OTHER_NODES
     upstream = f"{defects.ISSUES}/{defect.issue}" if defect.issue else "no upstream issue was found"
@@ -396,5 +396,5 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
 
 def _device_resources(decision: Decision) -> set[str]:
     """Return the resources of device plugins whose hints were merged."""
-    merged = (resource for step in decision.steps for resource in step.resources)
-    return {step.resource for step in merged if step.provider == DeviceLedger.PROVIDER and step.resource}
+    resources = (resource for step in decision.steps for resource in step.resources)
+    return {step.resource for step in resources if step.provider == DeviceLedger.PROVIDER and step.resource}

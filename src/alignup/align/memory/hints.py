@@ -64,8 +64,8 @@ class MemoryHintFamily:
             growing = None
             if self.amounts:
                 growing = fewest_nodes(list(self.amounts.values()), self.need, work_limit=self.work_limit)
-            fixed = min(map(int.bit_count, self.fixed_sets), default=0)
-            self.min_width = min(fixed, growing) if fixed and growing else fixed or growing or 0
+            fixed_width = min(map(int.bit_count, self.fixed_sets), default=0)
+            self.min_width = min(fixed_width, growing) if fixed_width and growing else fixed_width or growing or 0
         self._growing_width = growing
         self.preferred_width = self.preferred_width or growing or 0
         self.preferred_widths = 1 << self.preferred_width

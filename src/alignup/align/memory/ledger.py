@@ -141,10 +141,10 @@ class MemoryLedger:
                 start += _hand_over(blocks_by_container, changes, block, later)
                 handed_over[block[:2]] = min(start, len(earlier)) if init else start
         reusable = self._reusable_after(pod, blocks, init=init) if init or again else self.reusable_by(pod)
-        changed = with_item(
+        holdings = with_item(
             self.held, pod, with_items(blocks_by_container, changes) if blocks_by_container else changes
         )
-        return MemoryLedger(nodes, changed, self.pod_held, pod, reusable, handed_over)
+        return MemoryLedger(nodes, holdings, self.pod_held, pod, reusable, handed_over)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
         """Give a container what it holds already: only the reusable memory changes."""
@@ -163,7 +163,7 @@ class MemoryLedger:
         return MemoryLedger(nodes, with_item(self.held, pod, shares), pods, self.last_pod, self.reusable)
 
     def release(self, pod: str, *names: str) -> "MemoryLedger":
-        """Release the blocks of these containers; those of a pod as a whole are released with its last container."""
+        """Release the blocks of these containers; the blocks of a whole pod are released with its last container."""
         containers = dict(self.held.get(pod, {}))
         blocks = [block for name in names for block in containers.pop(name, ())]
         pod_held = self.pod_held
@@ -207,9 +207,9 @@ class MemoryLedger:
             if self.held:
                 raise StateError("[memorymanager] machine state can not be empty when it has memory assignments")
             return idle
-        stored = MemoryLedger(self.nodes, self.held, self.pod_held if pod_level else {})
+        ledger = MemoryLedger(self.nodes, self.held, self.pod_held if pod_level else {})
         nodes = dict(idle.nodes)
-        for pod, container, block in _charged(stored):
+        for pod, container, block in _charged(ledger):
             # One node of a group must list the type.
             lists_type = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
             for node in bits.members(block.nodes):
@@ -222,7 +222,7 @@ class MemoryLedger:
             _charge(nodes, (block,), [block.size])
         if not _same(self.nodes, nodes):
             raise StateError("[memorymanager] the expected machine state is different from the real one")
-        return stored
+        return ledger
 
     def moved_to(self, idle: "MemoryLedger") -> "MemoryLedger":
         """Return this ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
@@ -255,14 +255,14 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
     single = group and group & group - 1 == 0
     for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         _, assignments, tables = nodes[id_]
-        changed = dict(tables)
+        new_tables = dict(tables)
         for index, (_, type_, _) in enumerate(blocks):
             table = tables.get(type_, EMPTY_TABLE)
             size = min(sizes[index], table.free)
             if size:
-                changed[type_] = table.take(size)
+                new_tables[type_] = table.take(size)
                 sizes[index] -= size
-        nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
+        nodes[id_] = NodeMemory(group, assignments + len(blocks), new_tables)
 
 
 def _hand_over(
@@ -278,9 +278,9 @@ def _hand_over(
         blocks = changes.get(name) or blocks_by_container.get(name, ())
         for index, block in enumerate(blocks):
             if block.size and block[:2] == reused[:2]:
-                shared = min(rest, block.size)
-                rest -= shared
-                changes[name] = (*blocks[:index], block._replace(size=block.size - shared), *blocks[index + 1 :])
+                amount = min(rest, block.size)
+                rest -= amount
+                changes[name] = (*blocks[:index], block._replace(size=block.size - amount), *blocks[index + 1 :])
                 break
         if not rest:
             break
@@ -291,13 +291,13 @@ def _hand_over(
 def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
     """Return every charged block with its pod and container (empty for a whole pod), large groups first."""
     whole = {pod: {"": blocks} for pod, blocks in ledger.pod_held.items()}
-    charged = [
+    charges = [
         (pod, container, block)
         for pod, containers in {**whole, **ledger.held, **whole}.items()
         for container, blocks in containers.items()
         for block in blocks
     ]
-    return sorted(charged, key=lambda charge: -charge[2].nodes.bit_count())
+    return sorted(charges, key=lambda charge: -charge[2].nodes.bit_count())
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:

@@ -198,7 +198,7 @@ def _hints_for_held(blocks: tuple[Block, ...], need: Sizes) -> HintsByResource:
 
 
 def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSet:
-    """Return the best nodes that contain those of *start*, or the best of all if it has none."""
+    """Return the best nodes that contain the nodes of *start*, or the best of all nodes if *start* has none."""
     family = memory_family(ledger, need, pod=pod)
     nodes = family.best(start.nodes or 0) if family else None
     if family is None or nodes is None:

@@ -55,9 +55,10 @@ def reserved_by_node(
 ) -> dict[int, dict[str, int]]:
     """Return node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
     node_ids = {node.id for node in nodes}
-    if unknown := [entry.node for entry in entries if entry.node not in node_ids]:
+    if unknown_nodes := [entry.node for entry in entries if entry.node not in node_ids]:
         raise SettingsError(
-            f"the reserved memory configuration references a NUMA node {unknown[0]} that does not exist on this machine"
+            f"the reserved memory configuration references a NUMA node {unknown_nodes[0]} "
+            "that does not exist on this machine"
         )
     totals: dict[str, Quantity] = {}
     for entry in entries:

@@ -84,15 +84,15 @@ def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> Merg
     An input that prefers "anywhere" accepts every node; if all of them do, a node that one of them names still beats
     none. Distances do not matter: every set has one node.
     """
-    shared, named, restricted = -1, 0, False
+    shared_nodes, named_nodes, restricted = -1, 0, False
     for _, hints in inputs:
         singles, anywhere = preferred_single_nodes(hints)
-        named |= singles
+        named_nodes |= singles
         if not anywhere:
-            shared &= singles
+            shared_nodes &= singles
             restricted = True
-    candidates = nodes & (shared if restricted else named)
-    width = 1 if named else 0
+    candidates = nodes & (shared_nodes if restricted else named_nodes)
+    width = 1 if named_nodes else 0
     if candidates:
         best = candidates & -candidates
         runners_up = tuple(bits.split(candidates ^ best, most=MAX_RESULTS - 1))

@@ -182,12 +182,12 @@ def reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSe
     """Return every reachable set, by the fastest algorithm for this number of nodes."""
     if nodes.bit_count() > 3:
         return count_reachable_sets(inputs, nodes)
-    reached = allowed_sets(inputs[0], nodes) if inputs else {nodes}
+    reached_sets = allowed_sets(inputs[0], nodes) if inputs else {nodes}
     for hints in inputs[1:]:
         allowed = allowed_sets(hints, nodes)
-        reached = {mask & other for mask in reached for other in allowed}
-    reached.discard(0)
-    return reached
+        reached_sets = {mask & other for mask in reached_sets for other in allowed}
+    reached_sets.discard(0)
+    return reached_sets
 
 
 _sparse_sets = lru_cache(maxsize=64)(bits.subsets)
@@ -211,10 +211,10 @@ def _reached(tables: list[set[int]], count: int) -> list[int]:
     layout = f"<{size}Q"
     # Counts stay below 2**64 for this many tables at once: each has fewer than 2**count members.
     at_once = max(1, 64 // count) if count else 1
-    reached: Iterable[int] = tables[0] if tables else [size - 1]
+    reached_numbers: Iterable[int] = tables[0] if tables else [size - 1]
     rest = tables[1:]
     while rest:
-        group = [_supersets(reached, count), *(_supersets(table, count) for table in rest[: at_once - 1])]
+        group = [_supersets(reached_numbers, count), *(_supersets(table, count) for table in rest[: at_once - 1])]
         rest = rest[at_once - 1 :]
         containing: Iterable[int] = unpack(layout, group[0])
         for sums in group[1:]:
@@ -223,8 +223,8 @@ def _reached(tables: list[set[int]], count: int) -> list[int]:
         for shift, lacking in _shifts(count):
             counts -= counts >> shift & lacking
         exactly = unpack(layout, counts.to_bytes(8 * size, "little"))
-        reached = [number for number in range(1, size) if exactly[number]]
-    return list(reached)
+        reached_numbers = [number for number in range(1, size) if exactly[number]]
+    return list(reached_numbers)
 
 
 def _supersets(table: Iterable[int], count: int) -> bytes:
@@ -251,17 +251,17 @@ def _shifts(count: int) -> tuple[tuple[int, int], ...]:
 def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget) -> set[NodeSet]:
     tables = [allowed_sets(hints, nodes) for hints in inputs]
     tables.sort(key=len)
-    reached = tables[0] if tables else {nodes}
+    reached_sets = tables[0] if tables else {nodes}
     for allowed in tables[1:]:
-        budget.spend(len(reached) * len(allowed))
-        reached = {mask & other for mask in reached for other in allowed}
-        reached.discard(0)
-    return reached
+        budget.spend(len(reached_sets) * len(allowed))
+        reached_sets = {mask & other for mask in reached_sets for other in allowed}
+        reached_sets.discard(0)
+    return reached_sets
 
 
 def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, budget: WorkBudget) -> bool:
     """Return whether *target* is the intersection of one hint of each input."""
-    fixed: set[NodeSet] = {nodes}
+    fixed_sets: set[NodeSet] = {nodes}
     families: list[HintFamily] = []
     for hints in inputs:
         if isinstance(hints, HintList):
@@ -269,16 +269,16 @@ def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, bu
             supersets = {mask & nodes for mask in hints.masks if not target & ~mask}
             if hints.anywhere is not None:
                 supersets.add(nodes)
-            intersections = {mask & other for mask in fixed for other in supersets}
+            intersections = {mask & other for mask in fixed_sets for other in supersets}
             # Whatever a superset reaches, its subset reaches too.
-            fixed = {
+            fixed_sets = {
                 mask
                 for mask in intersections
                 if not any(other != mask and other & mask == other for other in intersections)
             }
         else:
             families.append(hints)
-    return any(_families_reach(families, mask, target, [], budget) for mask in fixed)
+    return any(_families_reach(families, mask, target, [], budget) for mask in fixed_sets)
 
 
 def _families_reach(
@@ -356,18 +356,18 @@ def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget
 
 def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[Slack, ...]) -> bool:
     """Return whether it works to charge each node to the family with the smallest total share."""
-    charged = [0.0] * len(slacks)
+    charged_shares = [0.0] * len(slacks)
     remaining = list(slacks)
     for losses, shares in nodes:
-        new_charges = list(map(add, charged, shares))
+        new_charges = list(map(add, charged_shares, shares))
         index = new_charges.index(min(new_charges))
-        charged[index] = new_charges[index]
+        charged_shares[index] = new_charges[index]
         remaining[index] = _subtract(remaining[index], losses[index])
     return all(min(slack) >= 0 for slack in remaining)
 
 
 def _share(loss: Slack, slack: Slack) -> float:
-    """Return the share of *slack* that *loss* takes, averaged over its kinds; infinite if it takes too much of one."""
+    """Return the share of *slack* that *loss* takes, averaged over its kinds; infinite if a kind has too little."""
     total = 0.0
     for lost, available in zip(loss, slack, strict=True):
         if lost > available:

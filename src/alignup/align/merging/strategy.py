@@ -34,9 +34,9 @@ def score_share(allocated: int, allocatable: int) -> int:
 
 def weigh_scores(scores: Sequence[tuple[str, int]], weights: Mapping[str, int]) -> int:
     """Return the weighted average of the scores of resources, rounded down; 0 if none counts."""
-    counted = [(weights.get(name, 1), score) for name, score in scores if score and weights.get(name, 1)]
-    total = sum(weight for weight, _ in counted)
-    return sum(weight * score for weight, score in counted) // total if total else 0
+    weighted_scores = [(weights.get(name, 1), score) for name, score in scores if score and weights.get(name, 1)]
+    total = sum(weight for weight, _ in weighted_scores)
+    return sum(weight * score for weight, score in weighted_scores) // total if total else 0
 
 
 def apply_strategy(  # noqa: PLR0913 - the inputs of a merge
@@ -76,7 +76,7 @@ def choose_set(result: PolicyResult, nodes: NodeSet, rule: MergeRule, others: tu
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The choice among sets that are as wide and as close as the one that was chosen without a strategy."""
+    """The choice among sets that are as wide and as close as the set that was chosen without a strategy."""
 
     chosen: NodeSet
     providers: Sequence[Sequence[MergeInput]]
@@ -95,7 +95,7 @@ class _Choice:
 
     def preferred(self) -> list[NodeSet]:
         """Return the sets that all inputs prefer, the best first; only the chosen one if scores decide nothing."""
-        weights, ranked = dict(self.options.weights), []
+        weights, scored_masks = dict(self.options.weights), []
         for members in combinations(bits.members(self.nodes), self.chosen.bit_count()):
             mask = bits.of(members)
             if self._is_fit(mask) and all(_accepts(hints, mask) for _, hints in self.inputs):
@@ -104,10 +104,10 @@ class _Choice:
                     for number, (name, hints) in enumerate(self.inputs)
                     if _names(hints, mask)
                 ]
-                ranked.append((self.sign * weigh_scores(named, weights), mask))
-        if len({score for score, _ in ranked}) < 2 or any(not score for score, _ in ranked):
+                scored_masks.append((self.sign * weigh_scores(named, weights), mask))
+        if len({score for score, _ in scored_masks}) < 2 or any(not score for score, _ in scored_masks):
             return [self.chosen]
-        return [mask for _, mask in sorted(ranked)]
+        return [mask for _, mask in sorted(scored_masks)]
 
     def not_preferred(self) -> list[NodeSet]:
         """Return the sets that win in some order of the resources of each provider, the lowest first."""

@@ -30,7 +30,7 @@ class FitRequest(NamedTuple):
 
 
 def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) -> dict[str, Amount]:
-    """Return the most that the containers of *pod* need at any time, for every resource that one of them names."""
+    """Return the most that the containers of *pod* need at any time, for every resource that a container names."""
     if len(pod.containers) == 1 and not pod.init:
         return dict(amounts(pod.containers[0]))
     together: dict[str, Amount] = {}
@@ -69,8 +69,8 @@ def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[s
     if pod_level and pod.has_pod_level_resources:
         total |= pod_level_amounts(pod.resources.limits)
     if overhead and pod.overhead:
-        limited = {name: amount for name, amount in total.items() if not amount.is_zero}
-        _add(total, {name: amount for name, amount in pod.overhead.items() if name in limited})
+        limited_amounts = {name: amount for name, amount in total.items() if not amount.is_zero}
+        _add(total, {name: amount for name, amount in pod.overhead.items() if name in limited_amounts})
     return total
 
 
@@ -151,8 +151,8 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
     if whole:
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
     total = aggregate(pod, lambda container: _bytes(container.resources))
-    named = {name for container in pod.containers for name in container.resources.requests}
-    return {name: size for name, size in total.items() if name in named}
+    requested_names = {name for container in pod.containers for name in container.resources.requests}
+    return {name: size for name, size in total.items() if name in requested_names}
 
 
 def devices(pod: Pod, container: Container | None, resources: Collection[str]) -> dict[str, int]:
@@ -160,8 +160,8 @@ def devices(pod: Pod, container: Container | None, resources: Collection[str]) -
 
     Overhead does not count.
     """
-    named = limits(pod, overhead=False) if container is None else container.resources.limits
-    return {name: amount.value() for name, amount in named.items() if name in resources}
+    amounts = limits(pod, overhead=False) if container is None else container.resources.limits
+    return {name: amount.value() for name, amount in amounts.items() if name in resources}
 
 
 def without_claimed(pod: Pod, capacity: Mapping[str, int]) -> Pod:

@@ -58,7 +58,7 @@ _cached = lru_cache(maxsize=4096)  #: pods repeat the same few names
 
 
 def is_hugepages(name: str) -> bool:
-    """Return whether *name* is that of huge pages of any size, even a malformed one."""
+    """Return whether *name* is the name of huge pages of any size, even of a malformed size."""
     return name.startswith(HUGEPAGES)
 
 

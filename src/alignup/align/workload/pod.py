@@ -57,7 +57,7 @@ class Resources:
 
     @cached_property
     def qos(self) -> QoS:
-        """The class of these resources alone: that of cpu and memory if they are equal, else Burstable."""
+        """The class of these resources alone: the class of cpu and memory if both have the same, else Burstable."""
         classes = []
         for name in (CPU, MEMORY):
             request, limit = self.requests.get(name), self.limits.get(name)
@@ -186,7 +186,7 @@ class Pod:
 
     @cached_property
     def depends_on_release(self) -> bool:
-        """Whether it has amounts that releases of Kubernetes may evaluate differently."""
+        """Whether the pod has amounts that releases of Kubernetes may evaluate differently."""
         return any(amount.depends_on_release for amount in self._amounts)
 
     @cached_property

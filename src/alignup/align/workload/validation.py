@@ -60,16 +60,16 @@ def accept(
         if source is PodSource.STATIC:
             return pod
         # The API server stores rewritten amounts and the QoS class.
-        stored = _with_amounts(
+        stored_pod = _with_amounts(
             pod, lambda amount: amount if amount.text is not None else Quantity.parse(str(amount)).under(release)
         )
-        return replace(stored, recorded_qos=stored.qos)
+        return replace(stored_pod, recorded_qos=stored_pod.qos)
     except QuantityError as error:
         raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
 
 
 def evaluated_by(pod: Pod, release: Release) -> Pod:
-    """Return *pod* with its amounts as this release evaluates them; :class:`PodError` if it cannot read one."""
+    """Return *pod* with its amounts as this release evaluates them; :class:`PodError` for an amount it cannot read."""
     if not pod.depends_on_release:
         return pod
     try:
@@ -143,13 +143,13 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity], *, default_r
     if all(map(is_, new_resources, old_resources)):
         return pod
     *of_containers, pod_level, of_overhead = new_resources
-    changed = tuple(
+    new_containers = tuple(
         [
             container if resources is container.resources else replace(container, resources=resources)
             for container, resources in zip(containers, of_containers, strict=True)
         ]
     )
-    init, usual = changed[: len(pod.init)], changed[len(pod.init) :]
+    init, usual = new_containers[: len(pod.init)], new_containers[len(pod.init) :]
     return replace(pod, init=init, containers=usual, resources=pod_level, overhead=of_overhead.limits)
 
 
@@ -195,8 +195,8 @@ def _resource_problems(
     claims: tuple[PodClaim, ...] = (),
     name_problems: Callable[[str], Iterable[str]] = names.container_resource_problems,
 ) -> Iterator[Problem]:
-    listed = [("limits", name, amount) for name, amount in resources.limits.items()]
-    for kind, name, amount in [*listed, *(("requests", name, amount) for name, amount in resources.requests.items())]:
+    limits = [("limits", name, amount) for name, amount in resources.limits.items()]
+    for kind, name, amount in [*limits, *(("requests", name, amount) for name, amount in resources.requests.items())]:
         path = f"{field}.{kind}[{name}]"
         for problem in name_problems(name):
             yield _invalid(path, name, problem)
@@ -211,8 +211,8 @@ def _resource_problems(
         limit = resources.limits.get(name)
         if kind == "requests" and limit is not amount:
             yield from _limit_problems(field, name, amount, limit=limit)
-    named = resources.limits.keys() | resources.requests.keys()
-    if any(map(names.is_hugepages, named)) and not named & {CPU, MEMORY}:
+    resource_names = resources.limits.keys() | resources.requests.keys()
+    if any(map(names.is_hugepages, resource_names)) and not resource_names & {CPU, MEMORY}:
         yield Problem(field, "Forbidden: HugePages require cpu or memory")
     if resources.claims:
         yield from _claim_problems(field, resources, claims)
@@ -220,21 +220,21 @@ def _resource_problems(
 
 def _claim_problems(field: str, resources: Resources, claims: tuple[PodClaim, ...]) -> Iterator[Problem]:
     """Yield what is wrong with the claims of a container: it uses a whole claim once, or requests of it, each once."""
-    used: set[str] = set()
+    used_claims: set[str] = set()
     for index, claim in enumerate(resources.claims):
         path = f"{field}.claims[{index}]"
         name, separator, request = claim.partition("/")
         if not name:
             yield Problem(path, "Required value")
             continue
-        if name in used:  # the whole claim
+        if name in used_claims:  # the whole claim
             yield Problem(path, f"Duplicate value: {quote(name)}")
-        elif claim in used or (not request and any(other.startswith(f"{name}/") for other in used)):
+        elif claim in used_claims or (not request and any(other.startswith(f"{name}/") for other in used_claims)):
             yield Problem(path, f"Duplicate value: {quote(claim)}")
         if separator:
             for problem in names.label_problems(request):
                 yield _invalid(f"{path}.request", request, problem)
-        used.add(claim)
+        used_claims.add(claim)
         if all(name != pod_claim.name for pod_claim in claims):
             yield Problem(path, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
 

@@ -177,15 +177,15 @@ class HostStateReader:
         pods = {digest: node.pods[digest] for digest in digests if digest in node.pods}
         if len(pods) < len(digests):
             containers = sum([len(entry.admitted.pod.containers) for entry in pods.values()])
-            claimed = sum([_count_claimed(entry) for entry in pods.values() if entry.claims])
+            claimed_count = sum([_count_claimed(entry) for entry in pods.values() if entry.claims])
             for index, digest in enumerate(digests):
                 if digest in pods:
                     continue
                 document = _decode(parts[index], HeldResourcesDocument, f"ledger.pods[{index}]")
                 containers += len(_holders(document))
-                claimed += _count_claimed(document)
+                claimed_count += _count_claimed(document)
                 _check_count("containers", containers, schema.MAX_CONTAINERS)
-                _check_count("pods.claims", claimed, schema.MAX_CLAIM_DEVICES)
+                _check_count("pods.claims", claimed_count, schema.MAX_CLAIM_DEVICES)
                 pods[digest] = self._read_pod(document)
             resources = resources.union(*[entry.admitted.usage.scalars for entry in pods.values()])
             _check_count("resources", len(resources), schema.MAX_RESOURCES)
@@ -209,12 +209,12 @@ class HostStateReader:
         )
         usage = self._share(("usage", *document.requests.items()), lambda: _usage(document.requests))
         entry = make_entry(AdmittedPod(pod, _NO_HINTS, usage), document.cpus, document.memory, document.devices)
-        cpus, owned = self._share(("cpus", entry.pod_cpus, *entry.cpus.items()), lambda: (entry.cpus, entry.owned))
+        cpus, owned_cpus = self._share(("cpus", entry.pod_cpus, *entry.cpus.items()), lambda: (entry.cpus, entry.owned))
         blocks = None if entry.memory is None else tuple(entry.memory.items())
         memory, charged = self._share(("memory", entry.pod_memory, blocks), lambda: (entry.memory, entry.charged))
         return entry._replace(
             cpus=cpus,
-            owned=owned,
+            owned=owned_cpus,
             memory=memory,
             charged=charged,
             claims={
@@ -225,7 +225,7 @@ class HostStateReader:
         )
 
     def _share(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return a part of a pod that others may have, too."""
+        """Return a part of a pod that other pods may have, too."""
         part: _T | None = self._parts.get(key)
         if part is None:
             if len(self._parts) >= MAX_SHARED:

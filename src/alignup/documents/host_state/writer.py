@@ -54,10 +54,16 @@ def machine_document(machine: Machine) -> dict[str, Any]:
 def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedgerDocument:
     """Return what is held; and where on *machine* the devices are whose PCI addresses the ledger has."""
     residual = residue(ledger)
-    claimed = ledger.claims.devices if ledger.claims else ()
-    offered = {device.address for inventory in ledger.devices.inventories.values() for device in inventory.devices}
-    offered |= {normal_address(str(device.attributes.get(PCI_BUS_ID, ""))) for device in claimed}
-    addresses = [address for address in machine.locality.pci if address in offered] if machine and any(offered) else []
+    claimed_devices = ledger.claims.devices if ledger.claims else ()
+    offered_addresses = {
+        device.address for inventory in ledger.devices.inventories.values() for device in inventory.devices
+    }
+    offered_addresses |= {normal_address(str(device.attributes.get(PCI_BUS_ID, ""))) for device in claimed_devices}
+    addresses = (
+        [address for address in machine.locality.pci if address in offered_addresses]
+        if machine and any(offered_addresses)
+        else []
+    )
     empty = {
         name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices
     }

@@ -344,9 +344,9 @@ def _decode_page(body: bytes, resource: Resource[Object]) -> tuple[ObjectPage[Ob
         items = page.items or ()
     except _UNDECODABLE:
         page = _decode(body, _Page[msgspec.Raw])
-        decoded = [_decode_object(item, resource) for item in page.items or ()]
-        items = tuple(obj for obj, _, _ in decoded if obj is not None)
-        unreadable = {(metadata.namespace, metadata.name): problem for _, metadata, problem in decoded if problem}
+        decoded_items = [_decode_object(item, resource) for item in page.items or ()]
+        items = tuple(obj for obj, _, _ in decoded_items if obj is not None)
+        unreadable = {(metadata.namespace, metadata.name): problem for _, metadata, problem in decoded_items if problem}
     return ObjectPage(items, page.metadata.resource_version, unreadable), page.metadata.next_page
 
 

@@ -63,7 +63,7 @@ async def read_configuration(
     text = atomic_files.read(file)
     if text is None:
         raise FileError(f"{file}: no such file; {reason or 'name the configuration of the kubelet'}")
-    stored = configuration.unwrap(text, name=str(file))
+    file_configuration = configuration.unwrap(text, name=str(file))
     if drop_in_dir is not None:
         try:
             paths = configuration.find_drop_ins(drop_in_dir)
@@ -74,9 +74,9 @@ async def read_configuration(
             for path in paths
             if (text := atomic_files.read(path)) is not None
         ]
-        stored = configuration.merge_drop_ins(stored, drop_ins, directory=str(drop_in_dir))
+        file_configuration = configuration.merge_drop_ins(file_configuration, drop_ins, directory=str(drop_in_dir))
     notes = (f"{reason}; using {file}, without the flags of the kubelet",) if reason else ()
-    return stored.read(), (*notes, *stored.notes)
+    return file_configuration.read(), (*notes, *file_configuration.notes)
 
 
 def _live_configuration(text: bytes) -> ConfigurationText:

@@ -93,7 +93,7 @@ class _Address:
 
 
 class _ServerOrProxyContext(ssl.SSLContext):
-    """The TLS settings of a server, and those of the proxy before it: aiohttp has one context for both."""
+    """The TLS settings of a server, and of the proxy before the server: aiohttp has one context for both."""
 
     server: ssl.SSLContext
     proxy: ssl.SSLContext

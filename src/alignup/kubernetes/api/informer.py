@@ -169,8 +169,8 @@ class Informer(Generic[Object]):
                 if self._streamed is None:
                     self._streamed = (await self._client.version()).number >= _STREAMED_LISTS
                 if not self._version and not self._streamed:
-                    listed = await self._client.list(self.resource, self.query)
-                    self._replace(listed.items, listed.resource_version, listed.unreadable)
+                    object_list = await self._client.list(self.resource, self.query)
+                    self._replace(object_list.items, object_list.resource_version, object_list.unreadable)
                 await self._watch(delay)
             except ApiError as error:
                 # A server with an etcd before 3.4.25 fails to stream only when it is asked, and not with its own error.
@@ -192,7 +192,7 @@ class Informer(Generic[Object]):
         initial: dict[ObjectKey, Object] | None = None if self._version else {}
         unreadable: dict[ObjectKey, str] = {}
         clock = self._client.timing.clock
-        started, received = clock(), False
+        start, received = clock(), False
         async with self._client.watch(
             self.resource, self.query, resource_version=self._version, initial=initial is not None
         ) as events:
@@ -218,7 +218,7 @@ class Informer(Generic[Object]):
         if initial is not None:
             self._streamed = False
             raise UnreachableError(f"watch {self.resource.full_name}: ended before the list was complete")
-        if not received and clock() - started < _SHORT_WATCH:
+        if not received and clock() - start < _SHORT_WATCH:
             raise UnreachableError(f"watch {self.resource.full_name}: ended at once")
 
     def _recovered(self) -> None:
@@ -262,7 +262,7 @@ class Informer(Generic[Object]):
         self._version = event.resource_version
 
     def _is_old(self, key: ObjectKey, version: str) -> bool:
-        """Return whether an event came twice; if it came late, list again: others may be missing."""
+        """Return whether an event came twice; if the event came late, list again: other events may be missing."""
         number, last = _number(version), _number(self._version)
         if not number or number > last:
             return False

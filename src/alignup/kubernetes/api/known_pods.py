@@ -17,7 +17,7 @@ _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPod:
-    """A pod of the API server; its uid is the one that the kubelet uses."""
+    """A pod of the API server, with the uid that the kubelet uses."""
 
     pod: Pod
     stage: PodStage
@@ -34,23 +34,23 @@ def readable_pod(pod: ApiPod) -> Pod:
 
     The API server accepts amounts such as ``1e20000``.
     """
-    decoded = pod_from(pod)
-    resources = [decoded.resources, *(container.resources for container in decoded.all_containers)]
+    decoded_pod = pod_from(pod)
+    resources = [decoded_pod.resources, *(container.resources for container in decoded_pod.all_containers)]
     every = [
-        decoded.overhead,
+        decoded_pod.overhead,
         *(
             amounts
             for container_resources in resources
             for amounts in (container_resources.requests, container_resources.limits)
         ),
     ]
-    every += [amounts for status in decoded.statuses.values() for amounts in (status.allocated, status.actual)]
+    every += [amounts for status in decoded_pod.statuses.values() for amounts in (status.allocated, status.actual)]
     if any(amount.power > _LARGE_POWER for amounts in every for amount in amounts.values()):
         try:
-            demand.fit_used(decoded), demand.limits(decoded)
+            demand.fit_used(decoded_pod), demand.limits(decoded_pod)
         except QuantityError as error:
             raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
-    return decoded
+    return decoded_pod
 
 
 def check_container_count(count: int) -> None:
@@ -62,10 +62,10 @@ def check_container_count(count: int) -> None:
 
 def known_pod(pod: ApiPod, *, uid: str = "") -> KnownPod:
     """Read a pod of the API server; ``PodError`` if it is invalid. *uid*: the kubelet's, if it is known."""
-    decoded = replace(readable_pod(pod), uid=uid or kubelet_uid(pod), labels={}, annotations={})
+    decoded_pod = replace(readable_pod(pod), uid=uid or kubelet_uid(pod), labels={}, annotations={})
     status = pod.status
     reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
-    return KnownPod(pod=decoded, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
+    return KnownPod(pod=decoded_pod, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
 
 
 def asked_pod(pod: ApiPod) -> Pod:

@@ -130,18 +130,18 @@ class Kubeconfig:
 
     def add(self, path: Path) -> None:
         """Read a file; what earlier files define stays."""
-        read = _read(path)
+        kubeconfig = _read(path)
         self.files.append(path)
-        for cluster in read.clusters or ():
+        for cluster in kubeconfig.clusters or ():
             self.clusters.setdefault(cluster.name, (cluster.cluster or KubeconfigCluster(), path))
-        for user in read.users or ():
+        for user in kubeconfig.users or ():
             self.users.setdefault(user.name, (user.user or KubeconfigUser(), path))
-        for context in read.contexts or ():
+        for context in kubeconfig.contexts or ():
             self.contexts.setdefault(context.name, context.context or KubeconfigContext())
-        self.current_context = self.current_context or read.current_context or ""
+        self.current_context = self.current_context or kubeconfig.current_context or ""
 
     def context(self, name: str = "") -> tuple[str, KubeconfigContext]:
-        """Return the context called *name*, by default the current one, with its name."""
+        """Return the context called *name*, by default the current context, with its name."""
         context_name = name or self.current_context
         if not context_name:
             advice = "set it with: kubectl config use-context NAME"
@@ -168,7 +168,7 @@ class Kubeconfig:
 
 
 def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
-    """Merge these files; as in kubectl, of several those that do not exist are skipped."""
+    """Merge these files. As in kubectl, missing files are skipped if there are several."""
     paths = list(paths)
     config = Kubeconfig()
     for path in paths:
@@ -180,7 +180,7 @@ def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
 
 
 def authority(cluster: KubeconfigCluster, file: Path) -> bytes:
-    """Return the PEM certificates that the server's certificate is verified with; empty: those of the system."""
+    """Return the PEM certificates that verify the server's certificate; empty: the certificates of the system."""
     if cluster.certificate_authority_data:
         return _decode(cluster.certificate_authority_data, "certificate-authority-data", file)
     if cluster.certificate_authority:
@@ -282,5 +282,5 @@ def _read(path: Path) -> _File:
 
 
 def _choices(names: Iterable[str]) -> str:
-    listed = ", ".join(sorted(names))
-    return f"there are: {listed}" if listed else "there are none"
+    choices = ", ".join(sorted(names))
+    return f"there are: {choices}" if choices else "there are none"

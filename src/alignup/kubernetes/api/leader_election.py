@@ -79,15 +79,15 @@ class LeaderElection:
         renewed = timing.clock()
         while True:
             await timing.sleep(timing.poll)
-            started = timing.clock()
-            seconds_left = renewed + timing.renew - started
+            start = timing.clock()
+            seconds_left = renewed + timing.renew - start
             if seconds_left <= 0:
                 return
             try:
                 async with asyncio.timeout(seconds_left):
                     if not await self._acquire():
                         return
-                renewed = started
+                renewed = start
             except (ApiError, TimeoutError) as error:
                 _log.warning("cannot renew the lease", lease=str(self._ref), problem=str(error) or "no response")
 
@@ -110,7 +110,7 @@ class LeaderElection:
         return True
 
     async def _write(self, lease: Lease, spec: dict[str, object]) -> Lease:
-        """Change the lease, unless it was changed since it was read."""
+        """Change the lease, unless another process has changed it since it was read."""
         metadata = {"resourceVersion": lease.metadata.resource_version}
         return await self._client.patch(self._ref, {"metadata": metadata, "spec": spec})
 

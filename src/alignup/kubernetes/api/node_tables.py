@@ -42,13 +42,13 @@ class PodTable:
     def __init__(self, client: ApiClient, host: str) -> None:
         self._informer: Informer[ApiPod] = Informer(client, PODS, Query(fields=f"spec.nodeName={host}"))
         self._read: dict[str, tuple[str, KnownPod]] = {}  #: by uid in the API server: resource version and pod
-        self._known: Mapping[str, KnownPod] | None = None  #: until a pod changes
+        self._pods: Mapping[str, KnownPod] | None = None  #: until a pod changes
 
     def known(self) -> Mapping[str, KnownPod] | None:
         """Return the pods by the uid that the kubelet uses; ``None`` if they have not been listed."""
-        if self._informer.synced and self._known is None:
-            self._known = self._read_pods()
-        return self._known if self._informer.synced else None
+        if self._informer.synced and self._pods is None:
+            self._pods = self._read_pods()
+        return self._pods if self._informer.synced else None
 
     def _read_pods(self) -> Mapping[str, KnownPod]:
         """Read the pods that have changed."""
@@ -73,14 +73,14 @@ class PodTable:
     @asynccontextmanager
     async def following(self, notify: Callable[[], None]) -> AsyncIterator[None]:
         """Follow the API server inside the context, and call *notify* after each change that matters to the node."""
-        before = self.known()
+        pods_before = self.known()
 
         def changed(_change: object) -> None:
-            nonlocal before
-            self._known = None
+            nonlocal pods_before
+            self._pods = None
             pods = self.known()
-            if pods is None or pods != before:  # most changes of a status are none
-                before = pods
+            if pods is None or pods != pods_before:  # most changes of a status are none
+                pods_before = pods
                 notify()
 
         self._informer.subscribe(changed)
@@ -95,13 +95,13 @@ class SliceTable:
         query = Query(fields=f"spec.nodeName={host}")
         self._informer = Informer(client, RESOURCE_SLICES, query, longest_retry=_LONGEST_RETRY)
         self._read: dict[str, tuple[Slice, ...]] = {}  #: by name
-        self._known: tuple[Slice, ...] = ()
+        self._all_slices: tuple[Slice, ...] = ()
 
     def known(self) -> KnownSlices:
         """Return the slices; a cluster without this resource has no gap."""
         error = self._informer.error
         if self._informer.synced:
-            return KnownSlices(self._known)
+            return KnownSlices(self._all_slices)
         if error is None or isinstance(error, NotFoundError):
             return KnownSlices()
         return KnownSlices(gap=f"the ResourceSlices of this node cannot be read: {error}")
@@ -118,8 +118,8 @@ class SliceTable:
                     self._read[name] = slices_from(change.object)
             finally:  # an unreadable slice is logged, and does not count
                 all_slices = tuple(slice_ for slices in self._read.values() for slice_ in slices)
-                if all_slices != self._known:
-                    self._known = all_slices
+                if all_slices != self._all_slices:
+                    self._all_slices = all_slices
                     notify()
 
         self._informer.subscribe(changed)
@@ -142,7 +142,7 @@ async def _running(informer: Informer[Any], ready: Coroutine[Any, Any, None]) ->
 
 
 def check_boot_id(node: ApiNode, host_root: Path) -> None:
-    """``StateError`` if the Node object is that of another machine, or of this one before it was booted."""
+    """``StateError`` if the Node object describes another machine, or this machine before its last boot."""
     text = atomic_files.read(host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
     expected, actual = node.status.node_info.boot_id, text.decode("ascii", "replace").strip() if text else ""
     if expected and actual and expected != actual:

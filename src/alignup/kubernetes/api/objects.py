@@ -109,7 +109,7 @@ class InterPodAffinity(ObjectPart, frozen=True):
 
 
 class PodAffinity(ObjectPart, frozen=True):
-    """The affinity of a pod; that to other pods without its terms."""
+    """The affinity of a pod; the terms of its affinity to other pods are left out."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: InterPodAffinity | None = None

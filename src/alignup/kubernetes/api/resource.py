@@ -54,7 +54,7 @@ class Resource(Generic[Object]):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef(Generic[Object]):
-    """One object of a resource, or a subresource of it; it need not exist."""
+    """One object of a resource, or a subresource of the object; the object need not exist."""
 
     resource: Resource[Object]
     name: str

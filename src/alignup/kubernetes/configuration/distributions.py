@@ -94,7 +94,7 @@ class NodeFile:
         self.defaults += [f"{name}.{key} {value}" for key, value in values.items() if key not in (current or {})]
 
     def take(self, reader: ObjectReader, names: Mapping[str, str]) -> None:
-        """Take the fields of *reader* that *names* has; others are noted."""
+        """Take the fields of *reader* that *names* has; other fields are noted."""
         for path, name in names.items():
             outer, _, inner = path.rpartition(".")
             source = reader.child(outer) if outer else reader
@@ -165,9 +165,10 @@ def read_node_file(parsed: _Documents, diagnostics: Diagnostics) -> NodeFile | N
     for format_ in _FORMATS:
         for document, value in _objects(parsed):
             if format_.matches(value):
-                read = format_.read(ObjectReader.of(value, diagnostics), parsed)
-                read.title, read.number = format_.title, read.number or document.number
-                return read
+                node_file = format_.read(ObjectReader.of(value, diagnostics), parsed)
+                node_file.title = format_.title
+                node_file.number = node_file.number or document.number
+                return node_file
     return None
 
 
@@ -184,46 +185,50 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
     """Read what the Node Tuning Operator and the Machine Config Operator of OpenShift make of a PerformanceProfile."""
     spec, annotations = top.child("spec"), top.child("metadata").mapping("annotations")
     snippet = _snippet(annotations, top)
-    read = NodeFile(dict(snippet), snippet=snippet)
+    node_file = NodeFile(dict(snippet), snippet=snippet)
     if _is_true(annotations.get(_DRA)):
-        read.fields |= {"cpuManagerPolicy": "none", "topologyManagerPolicy": "none", "memoryManagerPolicy": "None"}
-        read.fields.pop("cpuManagerPolicyOptions", None)
-        _finish_openshift(read)
-        return read
+        node_file.fields |= {"cpuManagerPolicy": "none", "topologyManagerPolicy": "none", "memoryManagerPolicy": "None"}
+        node_file.fields.pop("cpuManagerPolicyOptions", None)
+        _finish_openshift(node_file)
+        return node_file
     for name, names in _PROFILE_FIELDS.items():
         _refuse_unknown(spec.child(name) if name else spec, names)
     cpu, numa = spec.child("cpu"), spec.child("numa")
     policy = numa.choice("topologyPolicy", tuple(Policy), Policy.BEST_EFFORT.value)
-    read.fields |= {"cpuManagerPolicy": "static", "cpuManagerReconcilePeriod": "5s", "topologyManagerPolicy": policy}
+    node_file.fields |= {
+        "cpuManagerPolicy": "static",
+        "cpuManagerReconcilePeriod": "5s",
+        "topologyManagerPolicy": policy,
+    }
     if numa.has("topologyPolicy"):
-        read.places["topologyManagerPolicy"] = "spec.numa.topologyPolicy"
+        node_file.places["topologyManagerPolicy"] = "spec.numa.topologyPolicy"
     else:
-        read.defaults.append(f"topologyManagerPolicy {policy}")
-    read.default_keys("evictionHard", {**_THRESHOLDS, "imagefs.available": "15%"})
-    read.default_keys("kubeReserved", {"memory": "500Mi"})
-    read.default_keys("systemReserved", {"memory": "500Mi"})
+        node_file.defaults.append(f"topologyManagerPolicy {policy}")
+    node_file.default_keys("evictionHard", {**_THRESHOLDS, "imagefs.available": "15%"})
+    node_file.default_keys("kubeReserved", {"memory": "500Mi"})
+    node_file.default_keys("systemReserved", {"memory": "500Mi"})
     cpu.required("reserved")
     mixed = spec.child("workloadHints").flag("mixedCpus")
     lists = ("reserved", "ovsDpdk", *(("shared",) if mixed else ()))
-    read.fields["reservedSystemCPUs"] = bits.show(bits.union(_cpus(cpu, name) for name in lists))
-    read.places["reservedSystemCPUs"] = "spec.cpu.reserved"
+    node_file.fields["reservedSystemCPUs"] = bits.show(bits.union(_cpus(cpu, name) for name in lists))
+    node_file.places["reservedSystemCPUs"] = "spec.cpu.reserved"
     if policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
-        read.fields["memoryManagerPolicy"] = "Static"
-        if "reservedMemory" not in read.fields:
-            memory = _reserved_memory(read.fields, top)
-            read.fields["reservedMemory"] = [{"numaNode": 0, "limits": {"memory": memory}}]
-            read.defaults.append(f"reservedMemory of NUMA node 0 {memory}")
+        node_file.fields["memoryManagerPolicy"] = "Static"
+        if "reservedMemory" not in node_file.fields:
+            memory = _reserved_memory(node_file.fields, top)
+            node_file.fields["reservedMemory"] = [{"numaNode": 0, "limits": {"memory": memory}}]
+            node_file.defaults.append(f"reservedMemory of NUMA node 0 {memory}")
     if policy == Policy.SINGLE_NUMA_NODE:
-        read.default_keys("cpuManagerPolicyOptions", {"full-pcpus-only": "true"})
+        node_file.default_keys("cpuManagerPolicyOptions", {"full-pcpus-only": "true"})
     if spec.has("hugepages"):
-        read.notes.append(
+        node_file.notes.append(
             "spec.hugepages sets the kernel's arguments: the machine must have these pages, see --machine"
         )
     if cpu.has("offlined"):
-        read.offline = _cpus(cpu, "offlined")
-        read.notes.append(f"spec.cpu.offlined: CPUs {bits.show(read.offline)} are not counted")
-    _finish_openshift(read)
-    return read
+        node_file.offline = _cpus(cpu, "offlined")
+        node_file.notes.append(f"spec.cpu.offlined: CPUs {bits.show(node_file.offline)} are not counted")
+    _finish_openshift(node_file)
+    return node_file
 
 
 def _snippet(annotations: Mapping[str, Any], top: ObjectReader) -> dict[str, Any]:
@@ -259,40 +264,40 @@ def _cpus(cpu: ObjectReader, name: str) -> int:
         return 0
 
 
-def _finish_openshift(read: NodeFile) -> None:
+def _finish_openshift(node_file: NodeFile) -> None:
     """Add what the Machine Config Operator adds to every KubeletConfig."""
-    read.default("maxPods", 250)
-    if read.fields.pop("featureGates", None):
-        read.notes.append("featureGates is ignored: OpenShift takes feature gates from its FeatureGate object")
-    reserved = read.fields.get("systemReserved")
+    node_file.default("maxPods", 250)
+    if node_file.fields.pop("featureGates", None):
+        node_file.notes.append("featureGates is ignored: OpenShift takes feature gates from its FeatureGate object")
+    reserved = node_file.fields.get("systemReserved")
     if isinstance(reserved, Mapping) and not _OPENSHIFT_RESERVED.keys().isdisjoint(reserved):
         # Reserved CPUs replace the reserved amount.
-        left_out = {"cpu"} if read.fields.get("reservedSystemCPUs") else set()
+        left_out = {"cpu"} if node_file.fields.get("reservedSystemCPUs") else set()
         rest = {name: amount for name, amount in _OPENSHIFT_RESERVED.items() if name not in left_out}
-        read.default_keys("systemReserved", rest)
+        node_file.default_keys("systemReserved", rest)
     else:
-        read.computed = "systemReserved"
-    read.notes.append("other KubeletConfig objects of the machine config pool are not known")
+        node_file.computed = "systemReserved"
+    node_file.notes.append("other KubeletConfig objects of the machine config pool are not known")
 
 
 def _openshift_kubelet_config(top: ObjectReader, _: object) -> NodeFile:
     spec = top.child("spec")
-    read = NodeFile(dict(spec.mapping("kubeletConfig")), part="spec.kubeletConfig")
+    node_file = NodeFile(dict(spec.mapping("kubeletConfig")), part="spec.kubeletConfig")
     if not spec.has("kubeletConfig"):
         spec.error("kubeletConfig", "Required value")
     if spec.fields.get("autoSizingReserved") is False:
-        read.default_keys("systemReserved", _OPENSHIFT_RESERVED)
-    _finish_openshift(read)
-    return read
+        node_file.default_keys("systemReserved", _OPENSHIFT_RESERVED)
+    _finish_openshift(node_file)
+    return node_file
 
 
 def _kubeadm(top: ObjectReader, parsed: _Documents) -> NodeFile:
-    read = NodeFile()
+    node_file = NodeFile()
     for document, value in _objects(parsed):
-        if value.get("kind") == KIND and not read.fields:
-            read.fields = dict(value)
-            read.number = document.number
-            read.notes += [f"line {key.line}: {key}" for key in document.repeated]
+        if value.get("kind") == KIND and not node_file.fields:
+            node_file.fields = dict(value)
+            node_file.number = document.number
+            node_file.notes += [f"line {key.line}: {key}" for key in document.repeated]
     flags: list[_Flag] = []
     for _, value in _objects(parsed):
         registration = ObjectReader.of(value, top.diagnostics).child("nodeRegistration")
@@ -301,74 +306,74 @@ def _kubeadm(top: ObjectReader, parsed: _Documents) -> NodeFile:
         if flags:
             registration.error("kubeletExtraArgs", "is in several documents; keep that of the node")
         flags += _named_flags(registration, "kubeletExtraArgs")
-    if not read.number and not flags:
+    if not node_file.number and not flags:
         message = (
             f"is a configuration of kubeadm without a document of kind {KIND} and without kubeletExtraArgs; "
             "fetch kubectl get -n kube-system configmap kubelet-config -o yaml"
         )
         top.error("kind", message)
-    elif not read.number:
-        read.computed = "what the kubelet-config ConfigMap of the cluster sets"
-    read.apply_flags(flags, top)
-    return read
+    elif not node_file.number:
+        node_file.computed = "what the kubelet-config ConfigMap of the cluster sets"
+    node_file.apply_flags(flags, top)
+    return node_file
 
 
 def _nodeadm(top: ObjectReader, _: object) -> NodeFile:
     kubelet = top.child("spec").child("kubelet")
-    read = NodeFile(dict(kubelet.mapping("config")), part="spec.kubelet.config")
-    read.default_keys("evictionHard", _THRESHOLDS)
-    read.default("systemReservedCgroup", "/system")
-    read.default("kubeReservedCgroup", "/runtime")
-    read.apply_flags(_flags(kubelet, "flags"), top)
-    read.computed = _missing(read, ("kubeReserved", "maxPods"))
-    return read
+    node_file = NodeFile(dict(kubelet.mapping("config")), part="spec.kubelet.config")
+    node_file.default_keys("evictionHard", _THRESHOLDS)
+    node_file.default("systemReservedCgroup", "/system")
+    node_file.default("kubeReservedCgroup", "/runtime")
+    node_file.apply_flags(_flags(kubelet, "flags"), top)
+    node_file.computed = _missing(node_file, ("kubeReserved", "maxPods"))
+    return node_file
 
 
 def _eksctl(top: ObjectReader, _: object) -> NodeFile:
     groups = [group for group in top.children("nodeGroups") if group.has("kubeletExtraConfig")]
-    read = NodeFile()
+    node_file = NodeFile()
     if len(groups) != 1:
         names = ", ".join(str(group.fields.get("name")) for group in groups) or "none"
         top.error("nodeGroups", f"must have one group with kubeletExtraConfig, not {len(groups)}: {names}")
     else:
         (group,) = groups
-        read = NodeFile(dict(group.mapping("kubeletExtraConfig")), part=group.path_of("kubeletExtraConfig"))
+        node_file = NodeFile(dict(group.mapping("kubeletExtraConfig")), part=group.path_of("kubeletExtraConfig"))
         if group.has("maxPodsPerNode"):
-            read.fields["maxPods"] = group.fields["maxPodsPerNode"]
-            read.places["maxPods"] = group.path_of("maxPodsPerNode")
-    read.computed = _missing(read, ("kubeReserved", "maxPods"))
-    return read
+            node_file.fields["maxPods"] = group.fields["maxPodsPerNode"]
+            node_file.places["maxPods"] = group.path_of("maxPodsPerNode")
+    node_file.computed = _missing(node_file, ("kubeReserved", "maxPods"))
+    return node_file
 
 
 def _cloud(top: ObjectReader, _: object, *, part: str = "", names: Mapping[str, str], computed: str) -> NodeFile:
     """Read a file of a cloud, which has names of its own for a few fields."""
-    read = NodeFile(computed=computed)
-    read.take(top.child(part) if part else top, names)
-    return read
+    node_file = NodeFile(computed=computed)
+    node_file.take(top.child(part) if part else top, names)
+    return node_file
 
 
 def _talos(top: ObjectReader, parsed: _Documents) -> NodeFile:
     machine = top.child("machine")
     holder, name = (top, "config") if top.has("kind") else (machine.child("kubelet"), "extraConfig")
-    read = NodeFile(dict(holder.mapping(name)), part=holder.path_of(name))
-    if not read.fields.get("systemReserved"):
+    node_file = NodeFile(dict(holder.mapping(name)), part=holder.path_of(name))
+    if not node_file.fields.get("systemReserved"):
         types = [ObjectReader.of(value).child("machine").text("type") for _, value in _objects(parsed)]
         type_ = next(filter(None, types), "worker")
         memory = _TALOS_MEMORY.get(type_, _TALOS_MEMORY["worker"])
-        read.fields.pop("systemReserved", None)
-        read.default_keys(
+        node_file.fields.pop("systemReserved", None)
+        node_file.default_keys(
             "systemReserved", {"cpu": "50m", "memory": memory, "pid": "100", "ephemeral-storage": "256Mi"}
         )
-    read.apply_flags(_named_flags(holder, "extraArgs"), top)
-    return read
+    node_file.apply_flags(_named_flags(holder, "extraArgs"), top)
+    return node_file
 
 
 def _k3s(top: ObjectReader, _: object) -> NodeFile:
-    read = NodeFile({"evictionHard": {"imagefs.available": "5%", "nodefs.available": "5%"}})
-    read.defaults.append("evictionHard imagefs.available 5% and nodefs.available 5%, without memory.available")
+    node_file = NodeFile({"evictionHard": {"imagefs.available": "5%", "nodefs.available": "5%"}})
+    node_file.defaults.append("evictionHard imagefs.available 5% and nodefs.available 5%, without memory.available")
     flags = [flag for name in ("kubelet-arg", "kubelet-arg+") for flag in _flags(top, name)]
-    read.apply_flags(flags, top)
-    return read
+    node_file.apply_flags(flags, top)
+    return node_file
 
 
 def _kops(top: ObjectReader, parsed: _Documents) -> NodeFile:
@@ -377,30 +382,30 @@ def _kops(top: ObjectReader, parsed: _Documents) -> NodeFile:
         for document, value in _objects(parsed)
     ]
     kubelets = [(document.number, kubelet) for document, kubelet in objects if kubelet.fields]
-    read = NodeFile()
+    node_file = NodeFile()
     if len(kubelets) != 1:
         top.error("spec.kubelet", f"must be in one document, not {len(kubelets)}; keep those of one instance group")
-        return read
+        return node_file
     ((number, kubelet),) = kubelets
-    read.number = number
+    node_file.number = number
     strings = {"evictionHard": "eviction-hard", "enforceNodeAllocatable": "enforce-node-allocatable"}
-    read.take(kubelet, {name: name for name in (*_KOPS_FIELDS, *strings, "featureGates")})
+    node_file.take(kubelet, {name: name for name in (*_KOPS_FIELDS, *strings, "featureGates")})
     for name, flag in strings.items():
-        if isinstance(text := read.fields.get(name), str):
-            read.apply_flags([_Flag(flag, text, kubelet.path_of(name))], top)
-    if isinstance(gates := read.fields.get("featureGates"), Mapping):
-        read.fields["featureGates"] = {gate: _is_true(on) for gate, on in gates.items()}
-    read.default("evictionHard", _pairs(_KOPS_EVICTION, "<"))
-    read.computed = _missing(read, ("maxPods",))
-    return read
+        if isinstance(text := node_file.fields.get(name), str):
+            node_file.apply_flags([_Flag(flag, text, kubelet.path_of(name))], top)
+    if isinstance(gates := node_file.fields.get("featureGates"), Mapping):
+        node_file.fields["featureGates"] = {gate: _is_true(on) for gate, on in gates.items()}
+    node_file.default("evictionHard", _pairs(_KOPS_EVICTION, "<"))
+    node_file.computed = _missing(node_file, ("maxPods",))
+    return node_file
 
 
 def _objects(parsed: _Documents) -> Iterator[tuple[ParsedDocument, Mapping[str, Any]]]:
     return ((document, document.value) for document in parsed if isinstance(document.value, Mapping))
 
 
-def _missing(read: NodeFile, names: Iterable[str]) -> str:
-    return " and ".join(name for name in names if name not in read.fields)
+def _missing(node_file: NodeFile, names: Iterable[str]) -> str:
+    return " and ".join(name for name in names if name not in node_file.fields)
 
 
 def _is_true(value: object) -> bool:

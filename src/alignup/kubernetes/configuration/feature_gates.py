@@ -33,8 +33,8 @@ def dependencies(release: Release = NEWEST) -> Mapping[str, Sequence[str]]:
     """Return gate → the gates that it requires, in the kubelet's order; nothing requires a gate that is removed."""
     gates = ((name, _in_release(history, release)) for name, history in KUBELET_TABLES["dependencies"].items())
     present = kubelet_gates(release)
-    required = {name: [need for need in entry[0] if need in present] for name, entry in gates if entry}
-    return {name: needs for name, needs in required.items() if needs and name in present}
+    required_gates = {name: [need for need in entry[0] if need in present] for name, entry in gates if entry}
+    return {name: needs for name, needs in required_gates.items() if needs and name in present}
 
 
 def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[Any]:
@@ -44,8 +44,8 @@ def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[
 
 def problems(settings: Mapping[str, bool], release: Release = NEWEST) -> tuple[Problem, ...]:
     """Return the kubelet's errors about the gates *settings* in a file; of several it reports random ones."""
-    if rejected := tuple(unsettable(settings, release)):
-        return rejected
+    if unsettable_gates := tuple(unsettable(settings, release)):
+        return unsettable_gates
     unmet = {
         name: [need for need in needs if not is_enabled(need, settings, release)]
         for name, needs in dependencies(release).items()
@@ -67,8 +67,8 @@ def unsettable(settings: Mapping[str, bool], release: Release = NEWEST) -> Itera
         if gate is None and name not in _ALL:
             yield Problem(field, f"unrecognized feature gate: {name}", ProblemKind.UNKNOWN_GATE)
         if gate and gate.locked and on is not gate.default:
-            fixed = str(gate.default).lower()
-            message = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}"
+            locked_value = str(gate.default).lower()
+            message = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {locked_value}"
             yield Problem(field, message, ProblemKind.LOCKED_GATE)
 
 
@@ -87,9 +87,9 @@ def resolve(settings: Mapping[str, bool], release: Release = NEWEST) -> FeatureG
     """Return the gates that matter to alignment; *settings* must have no problems."""
     if not settings:
         return FeatureGates(release=release)
-    changed = {name: is_enabled(name, settings, release) for name in release.gates}
+    states = {name: is_enabled(name, settings, release) for name in release.gates}
     defaults = release.gates
-    return FeatureGates({name: on for name, on in changed.items() if on is not defaults[name].default}, release)
+    return FeatureGates({name: on for name, on in states.items() if on is not defaults[name].default}, release)
 
 
 def affects_alignment(name: str) -> bool:

@@ -157,14 +157,14 @@ _map_of, _list_of = ObjectReader.map_of, ObjectReader.list_of
 
 
 def read_fields(document: ObjectReader) -> dict[str, Any]:
-    read = {}
+    values = {}
     for name, value in document.fields.items():
         decode = FIELDS.get(name)
         if decode is None:
             document.diagnostics.unknown.append(name)
         elif value is not None or decode is _duration:
-            read[name] = decode(document, name)
-    return read
+            values[name] = decode(document, name)
+    return values
 
 
 def holds_text(name: str) -> bool:

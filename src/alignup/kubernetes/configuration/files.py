@@ -222,32 +222,36 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
 def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str, *, lenient: bool) -> ConfigurationText | None:
     """Return the configuration in a file of a distribution or a cloud; ``None`` if it is none."""
     diagnostics = Diagnostics()
-    read = distributions.read_node_file(parsed, diagnostics)
-    if read is None:
+    node_file = distributions.read_node_file(parsed, diagnostics)
+    if node_file is None:
         return None
-    unknown = [problem for problem in diagnostics.problems if lenient and problem.kind is ProblemKind.UNKNOWN_FIELD]
-    read.notes += [f"ignored {problem}" for problem in unknown]
-    if problems := [problem for problem in diagnostics.problems if problem not in unknown]:
-        lines = (find_line(text, problem.field, document=read.number) for problem in problems)
-        located = [replace(problem, line=line) for problem, line in zip(problems, lines, strict=True)]
+    unknown_fields = [
+        problem for problem in diagnostics.problems if lenient and problem.kind is ProblemKind.UNKNOWN_FIELD
+    ]
+    node_file.notes += [f"ignored {problem}" for problem in unknown_fields]
+    if problems := [problem for problem in diagnostics.problems if problem not in unknown_fields]:
+        lines = (find_line(text, problem.field, document=node_file.number) for problem in problems)
+        located_problems = [replace(problem, line=line) for problem, line in zip(problems, lines, strict=True)]
         advice = f"Correct it, or give the configuration of a running kubelet: {distributions.FETCH}"
-        raise ConfigurationError(located, stage=StartupStage.LOAD, source=name, advice=advice)
-    notes = [f"{name}: {note}" for note in read.notes]
-    if read.defaults:
-        notes.append(f"{name}: set as {read.title} sets it: {', '.join(read.defaults)}")
+        raise ConfigurationError(located_problems, stage=StartupStage.LOAD, source=name, advice=advice)
+    notes = [f"{name}: {note}" for note in node_file.notes]
+    if node_file.defaults:
+        notes.append(f"{name}: set as {node_file.title} sets it: {', '.join(node_file.defaults)}")
     incomplete = ""
-    if read.computed:
-        incomplete = f"each node sets {read.computed}, unknown here: use --set, or fetch it with {distributions.FETCH}"
+    if node_file.computed:
+        incomplete = (
+            f"each node sets {node_file.computed}, unknown here: use --set, or fetch it with {distributions.FETCH}"
+        )
         notes.append(f"{name}: {incomplete}")
-    number = read.number if len(parsed) > 1 else 0
-    source = ConfigurationText.of({**read.fields, **_TYPE}, name, notes, part=read.part, number=number)
+    number = node_file.number if len(parsed) > 1 else 0
+    source = ConfigurationText.of({**node_file.fields, **_TYPE}, name, notes, part=node_file.part, number=number)
     return replace(
         source,
-        places=read.places,
+        places=node_file.places,
         incomplete=incomplete,
-        path="" if "[" in read.part else read.part,
-        snippet=read.snippet,
-        offline=read.offline,
+        path="" if "[" in node_file.part else node_file.part,
+        snippet=node_file.snippet,
+        offline=node_file.offline,
     )
 
 
@@ -311,10 +315,12 @@ def merge_drop_ins(
                 notes.append(f"{drop_in.name}: the case of names does not matter in drop-ins: {quote(name)} is {field}")
             else:
                 notes.append(f"{drop_in.name}: the kubelet ignores unknown field {quote(name[:200])}")
-    merged = {name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None}
-    merged.pop(_MERGE_EVICTION, None)
+    known_fields = {
+        name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None
+    }
+    known_fields.pop(_MERGE_EVICTION, None)
     name = f"{base.name} with the drop-ins of {directory}" if base else f"the drop-ins of {directory}"
-    text = ConfigurationText.of({**_TYPE, _EVICTION: {}, **merged}, name, notes)
+    text = ConfigurationText.of({**_TYPE, _EVICTION: {}, **known_fields}, name, notes)
     return replace(text, origins=origins, release=base.release if base else release)
 
 
@@ -331,15 +337,15 @@ def _walk(directory: Path) -> Iterator[Path]:
 
 def _encoded(base: ConfigurationText, loaded: Configuration) -> dict[str, Any]:
     """Return the fields of the first file as the kubelet encodes them for merging: known ones that are not empty."""
-    encoded = {
+    encoded_fields = {
         name: value
         for name, value in base.document.value.items()
         if name in FIELDS and name not in _TYPE and value not in (None, [], {}, "")
     }
-    encoded[_EVICTION] = dict(loaded.eviction_hard)
+    encoded_fields[_EVICTION] = dict(loaded.eviction_hard)
     if loaded.reserved_memory:
-        encoded["reservedMemory"] = reserved_memory_document(loaded.reserved_memory)
-    return encoded
+        encoded_fields["reservedMemory"] = reserved_memory_document(loaded.reserved_memory)
+    return encoded_fields
 
 
 def _record(origins: dict[str, str], patch: Mapping[str, Any], name: str) -> None:
@@ -356,13 +362,13 @@ def _patched(value: object, patch: object) -> Any:  # noqa: ANN401 - any JSON
         return [_patched(None, item) for item in patch]
     if not isinstance(patch, Mapping):
         return patch
-    merged = dict(value) if isinstance(value, Mapping) else {}
+    patched_fields = dict(value) if isinstance(value, Mapping) else {}
     for key, new in patch.items():
         if new is None:
-            merged.pop(key, None)
+            patched_fields.pop(key, None)
         else:
-            merged[key] = _patched(merged.get(key), new)
-    return merged
+            patched_fields[key] = _patched(patched_fields.get(key), new)
+    return patched_fields
 
 
 def _fold_names(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,36 +83,36 @@ def read_document(document: ParsedDocument, *, name: str, release: Release = NEW
 def decode_document(document: ParsedDocument, *, name: str, release: Release = NEWEST) -> Configuration:
     """Like :func:`read_document`, without validation, which the kubelet leaves until drop-ins are merged."""
     top = ObjectReader.of(document.value)
-    read = read_fields(top) if has_type(top) else {}
+    values = read_fields(top) if has_type(top) else {}
     if top.diagnostics.problems:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
-    used = {field: value for field, value in read.items() if field in USED_FIELDS}
-    gates = used.get("featureGates")
+    used_fields = {field: value for field, value in values.items() if field in USED_FIELDS}
+    gates = used_fields.get("featureGates")
     if gates and (problems := feature_gates.problems(gates, release)):
         # Unknown gates are most often those of another release.
-        unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
-        names = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
+        unknown_gates = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
+        names = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown_gates]
         advice = f"remove {', '.join(names)}: Kubernetes {release} has no such feature gate" if names else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
     for field in _DEFAULT_IF_ZERO:
-        if not used.get(field, True):
-            del used[field]
-    if "cpuManagerReconcilePeriod" in used and not used["cpuManagerReconcilePeriod"].nanoseconds:
-        del used["cpuManagerReconcilePeriod"]
-    if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
-        used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
+        if not used_fields.get(field, True):
+            del used_fields[field]
+    if "cpuManagerReconcilePeriod" in used_fields and not used_fields["cpuManagerReconcilePeriod"].nanoseconds:
+        del used_fields["cpuManagerReconcilePeriod"]
+    if used_fields.get("mergeDefaultEvictionSettings") and "evictionHard" in used_fields:
+        used_fields["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used_fields["evictionHard"]}
     warnings, unknown_fields = [], top.diagnostics.unknown
     for path in unknown_fields[:_MAX_WARNINGS]:
-        shown = path if len(path) <= _MAX_NAME else f"{path[:_MAX_NAME]}..."
-        warnings.append(f"the kubelet ignores unknown field {quote(shown)}{_field_hint(path)}")
+        field_name = path if len(path) <= _MAX_NAME else f"{path[:_MAX_NAME]}..."
+        warnings.append(f"the kubelet ignores unknown field {quote(field_name)}{_field_hint(path)}")
     if (more := len(unknown_fields) - _MAX_WARNINGS) > 0:
         warnings.append(f"the kubelet ignores {more} more unknown fields")
     duplicates = document.repeated[:_MAX_WARNINGS]
     warnings += [f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates]
     return Configuration(
-        **{USED_FIELDS[field]: value for field, value in used.items()},
+        **{USED_FIELDS[field]: value for field, value in used_fields.items()},
         warnings=tuple(warnings),
-        given=frozenset(read) - {"kind", "apiVersion"},
+        given=frozenset(values) - {"kind", "apiVersion"},
         source=name,
         release=release,
     )
@@ -141,8 +141,8 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             problem = Problem("", message)
         raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
     if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
-        shown = text if isinstance(text, str) else text.decode(errors="replace")
-        message = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
+        excerpt = text if isinstance(text, str) else text.decode(errors="replace")
+        message = f"Object 'Kind' is missing in {quote(excerpt[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
         raise ConfigurationError([Problem("kind", message)], stage=StartupStage.LOAD, source=name)
     return parsed[0]
 
@@ -163,9 +163,9 @@ def parse_override(change: str) -> tuple[str, str, object]:
         value = parsed[0].value if parsed else None
     top = ObjectReader.of({field: {key: value} if key else value})
     read_fields(top)
-    if unknown := top.diagnostics.unknown:
-        shown = quote(unknown[0][:_MAX_NAME])
-        raise FieldError(f"unknown field {shown}{_field_hint(unknown[0])}", field=change[:_MAX_NAME])
+    if unknown_fields := top.diagnostics.unknown:
+        field_name = quote(unknown_fields[0][:_MAX_NAME])
+        raise FieldError(f"unknown field {field_name}{_field_hint(unknown_fields[0])}", field=change[:_MAX_NAME])
     return field, key, value
 
 

@@ -235,7 +235,7 @@ def _manager_errors(
 
 
 def _cpu_field(settings: CpuSettings, view: KubeletView, topology: Policy, gates: FeatureGates) -> str:
-    """Return the field that an error of the CPU manager is about: that of its first check that fails."""
+    """Return the field that an error of the CPU manager is about: the field of its first check that fails."""
     if settings.policy not in set(CpuPolicy):
         return "cpuManagerPolicy"
     if settings.policy == CpuPolicy.NONE:

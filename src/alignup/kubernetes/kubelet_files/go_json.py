@@ -310,7 +310,7 @@ class _Decoder:
         return value
 
     def read_cpus(self, type_: GoType, tree: GoValue) -> int:
-        """Return the set, which is empty for null; one that cannot be parsed stops decoding."""
+        """Return the set, which is empty for null; a set that cannot be parsed stops decoding."""
         (field,) = type_.fields
         inside = _Decoder(self.struct, self.fields)
         text = ""
@@ -338,8 +338,8 @@ def _integer(type_: GoType, text: str) -> int | None:
     """Return the number; ``None`` if it is out of range, or has a fraction or an exponent."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
-    allowed = range(-(1 << 63), 1 << 63) if type_.kind is Kind.INT else range(1 << 64)
-    return int(text) if _INTEGER.fullmatch(text) and int(text) in allowed else None
+    valid_range = range(-(1 << 63), 1 << 63) if type_.kind is Kind.INT else range(1 << 64)
+    return int(text) if _INTEGER.fullmatch(text) and int(text) in valid_range else None
 
 
 def encode(type_: GoType, value: Value) -> str:
@@ -357,8 +357,8 @@ def encode(type_: GoType, value: Value) -> str:
             members = sorted((str(key), encode(type_.elem, member)) for key, member in value.items())
             return "{" + ",".join(f"{encode_string(key)}:{member}" for key, member in members) + "}"
         case Kind.STRUCT:
-            written = [field for field in type_.fields if value[field.key] or not field.omit_empty]
-            return "{" + ",".join(f'"{field.key}":{encode(field.type, value[field.key])}' for field in written) + "}"
+            fields = [field for field in type_.fields if value[field.key] or not field.omit_empty]
+            return "{" + ",".join(f'"{field.key}":{encode(field.type, value[field.key])}' for field in fields) + "}"
         case Kind.CPU_SET:
             return f'{{"{type_.fields[0].key}":"{bits.show(value)}"}}' if value else "{}"
     return str(value)

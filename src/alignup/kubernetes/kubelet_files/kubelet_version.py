@@ -12,9 +12,9 @@ def find_kubelet_version() -> str:
     if program is None:
         return ""
     try:
-        done = subprocess.run(  # noqa: S603 - the kubelet of this machine
+        process = subprocess.run(  # noqa: S603 - the kubelet of this machine
             [program, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=True, errors="replace"
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip().removeprefix("Kubernetes ")
+    return process.stdout.strip().removeprefix("Kubernetes ")

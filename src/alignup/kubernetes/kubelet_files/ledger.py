@@ -88,28 +88,28 @@ def restore_ledger(
     pods = tuple(pods)
     by_uid = {pod.uid: pod for pod in pods if pod.uid}
     holders = {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *devices.held}
-    unknown = tuple(sorted(holders - by_uid.keys()))
+    unknown_uids = tuple(sorted(holders - by_uid.keys()))
     ledger = ledger.with_pods(AdmittedPod(pod, {}, fit_used(pod)) for pod in by_uid.values())
-    ledger = ledger.with_pods([_stand_in(uid, ledger) for uid in unknown])
+    ledger = ledger.with_pods([_stand_in(uid, ledger) for uid in unknown_uids])
     gaps += [
         Gap(f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files")
         for pod in pods
         if not pod.uid
     ]
-    count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
-    if unknown:
+    count = "a pod" if len(unknown_uids) == 1 else f"{len(unknown_uids)} pods"
+    if unknown_uids:
         gaps.append(Gap(f"the state files do not contain the names and shared CPU use of {count}", GapKind.PODS))
-    if unknown and pods:
-        text = f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}"
+    if unknown_uids and pods:
+        text = f"{count} in the state files but not in the list counted as running: {', '.join(unknown_uids)}"
         freed = "if they are gone, a kubelet frees their resources when it admits the next pod"
         gaps.append(Gap(f"{text}; {freed}", GapKind.UNLISTED_PODS))
-    return RestoredLedger(ledger, tuple(gaps), unknown)
+    return RestoredLedger(ledger, tuple(gaps), unknown_uids)
 
 
 def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[Gap], *, policy: str, running: bool) -> CpuLedger:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is not None:
-        check_policy(state_files.CPU_FORMAT, configured=policy, stored=state.policy)
+        check_policy(state_files.CPU_FORMAT, configured=policy, stored_policy=state.policy)
     if state is None or provider.policy is CpuPolicy.NONE:
         return provider.initial_ledger()
     try:
@@ -119,8 +119,8 @@ def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[Gap], *, pol
             raise
         ledger = _unchecked_cpus(provider, state, error)
         gaps.append(Gap(f"{state_files.CPU_FILE}: {error}; a kubelet would not start with it"))
-    owned = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
-    for (uid, cpus), (other, other_cpus) in combinations(owned.items(), 2):
+    owned_cpus = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
+    for (uid, cpus), (other, other_cpus) in combinations(owned_cpus.items(), 2):
         if cpus & other_cpus:  # the kubelet does not check this, but neither could be released
             raise StateError(
                 f"pods {uid} and {other} both hold CPUs {bits.show(cpus & other_cpus)}; delete one of them, "
@@ -143,27 +143,27 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
     if (exclusive_cpus | state.default) & ~provider.view.all_cpus:
         raise error
     idle = provider.initial_ledger()
-    shared = state.default & idle.shared & ~exclusive_cpus
-    lost = idle.shared & ~state.default & ~exclusive_cpus
-    return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost)
+    shared_cpus = state.default & idle.shared & ~exclusive_cpus
+    lost_cpus = idle.shared & ~state.default & ~exclusive_cpus
+    return replace(idle, shared=shared_cpus, held=state.entries, pod_held=pod_held, lost=lost_cpus)
 
 
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[Gap], *, running: bool) -> MemoryLedger:
     idle = provider.initial_ledger()
     if state is not None:
-        check_policy(state_files.MEMORY_FORMAT, configured=provider.settings.policy, stored=state.policy)
+        check_policy(state_files.MEMORY_FORMAT, configured=provider.settings.policy, stored_policy=state.policy)
     if state is None or provider.settings.policy is MemoryPolicy.NONE:
         return idle
-    stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
+    stored_ledger = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
     try:
-        ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
+        ledger = stored_ledger.restored(idle, pod_level=provider.settings.pod_level_managers)
     except StateError as error:
         layout, expected = (
-            {id_: node.tables.keys() for id_, node in ledger.nodes.items()} for ledger in (stored, idle)
+            {id_: node.tables.keys() for id_, node in ledger.nodes.items()} for ledger in (stored_ledger, idle)
         )
         if not running or layout != expected:
             raise
-        ledger = stored if provider.settings.pod_level_managers else replace(stored, pod_held={})
+        ledger = stored_ledger if provider.settings.pod_level_managers else replace(stored_ledger, pod_held={})
         gaps.append(Gap(f"{state_files.MEMORY_FILE}: {error}; a kubelet would not start with it"))
     orphans = ledger.pod_held.keys() - ledger.held.keys()
     gaps += [
@@ -214,62 +214,67 @@ def restore_devices(machine_devices: Iterable[Device], state: DeviceState) -> It
     of the machine provide the missing nodes: by id, or, if their ids are made up, by matching a device of the file
     with a device of the machine on the same nodes.
     """
-    declared: dict[str, dict[str, Device]] = {}
+    declared_devices: dict[str, dict[str, Device]] = {}
     for device in machine_devices:
-        declared.setdefault(device.resource, {})[device.id] = device
+        declared_devices.setdefault(device.resource, {})[device.id] = device
     nodes_by_resource: dict[str, dict[str, NodeSet]] = {}
     for entry in state.entries:
         nodes_by_id = nodes_by_resource.setdefault(entry.resource, {})
         for id_, nodes in entry.nodes.items():
             nodes_by_id[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
-    for resource in sorted({*declared, *nodes_by_resource, *state.registered}):
+    for resource in sorted({*declared_devices, *nodes_by_resource, *state.registered}):
         healthy = frozenset(state.registered[resource] or ()) if resource in state.registered else None
         yield _match_devices(
-            resource, declared.get(resource, {}), nodes_by_id=nodes_by_resource.get(resource, {}), healthy=healthy
+            resource,
+            declared_devices.get(resource, {}),
+            nodes_by_id=nodes_by_resource.get(resource, {}),
+            healthy=healthy,
         )
 
 
 def _match_devices(
     resource: str,
-    declared: Mapping[str, Device],
+    declared_devices: Mapping[str, Device],
     *,
     nodes_by_id: Mapping[str, NodeSet],
     healthy: Collection[str] | None,
 ) -> RestoredDevices:
     """Match the devices of one resource; *healthy* is ``None`` if the file does not list the resource."""
-    listed = [
+    listed_ids = [
         *sorted(nodes_by_id, key=natural_sort_key),
         *sorted({*(healthy or ())} - nodes_by_id.keys(), key=natural_sort_key),
     ]
-    spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed}, key=natural_sort_key)}
-    devices, moved, added = {}, [], []
-    for id_ in listed:
+    spare = {
+        id_: declared_devices[id_] for id_ in sorted(declared_devices.keys() - {*listed_ids}, key=natural_sort_key)
+    }
+    devices, moved_ids, added_ids = {}, [], []
+    for id_ in listed_ids:
         matching = [device for device in spare.values() if nodes_by_id.get(id_) in (None, device.nodes or 0)][:1]
-        device = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
+        device = declared_devices.get(id_) or (spare.pop(matching[0].id) if matching else None)
         if device is None:
-            added.append(id_)
+            added_ids.append(id_)
             device = Device(resource, id_, nodes_by_id.get(id_) or None, healthy=False)
         elif id_ in nodes_by_id and nodes_by_id[id_] != (device.nodes or 0):
-            moved.append(id_)
+            moved_ids.append(id_)
         devices[id_] = replace(device, id=id_, healthy=device.healthy if healthy is None else id_ in healthy)
     unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
     for id_, device in spare.items():
         devices[id_] = replace(device, healthy=device.healthy and healthy is None)
-    undeclared = [id_ for id_ in added if id_ in nodes_by_id and declared]
+    undeclared = [id_ for id_ in added_ids if id_ in nodes_by_id and declared_devices]
     gaps = [
         Gap(f"{'devices' if ids[1:] else 'device'} {', '.join(ids)} of {resource} {'are' if ids[1:] else 'is'} {text}")
         for ids, text in (
-            (moved, "declared on other NUMA nodes than in the state files; using the declared nodes"),
+            (moved_ids, "declared on other NUMA nodes than in the state files; using the declared nodes"),
             (undeclared, "in the state files, but too few are declared on the same NUMA nodes; added there"),
             (unhealthy, "declared but not healthy in the state files; treated as unhealthy"),
         )
         if ids
     ]
-    if unplaced := len([id_ for id_ in added if id_ not in nodes_by_id]):
+    if unplaced := len([id_ for id_ in added_ids if id_ not in nodes_by_id]):
         free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
         text = f"the state files do not contain the topology of {free} of {resource}"
         gaps.append(Gap(text, GapKind.DEVICE_TOPOLOGY, resource))
-    return RestoredDevices(resource, devices, present=healthy is not None or bool(declared), gaps=tuple(gaps))
+    return RestoredDevices(resource, devices, present=healthy is not None or bool(declared_devices), gaps=tuple(gaps))
 
 
 def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
@@ -343,7 +348,7 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
         for resource, inventory in sorted(ledger.devices.inventories.items())
         if inventory.registered
     }
-    unknown = sorted({entry.resource for entry in entries if not entry.response})
+    resources = sorted({entry.resource for entry in entries if not entry.response})
     return KubeletFiles(
         cpu=CpuState(
             policy=settings.cpus.policy,
@@ -355,7 +360,7 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
         ),
         memory=_memory_state(ledger.memory, policy=settings.memory_policy),
         devices=DeviceState(entries=entries, registered=registered),
-        gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in unknown),
+        gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in resources),
     )
 
 

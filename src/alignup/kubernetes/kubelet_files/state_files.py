@@ -100,7 +100,7 @@ class StateFileFormat:
         return replace(wrapped, fields=self.older[-1].struct.fields + wrapped.fields)
 
     def older_versions(self, gates: FeatureGates) -> tuple[OlderVersion, ...]:
-        """Return the older versions that a kubelet reads, newest first; one that does not wrap writes the first."""
+        """Return the older versions that a kubelet reads, newest first; without a wrapper, the first is written."""
         with_pods = gates.release.stores_pods_as_whole and gates.on(PODS_GATE)
         return self.older if gates.release.wraps_state_files or with_pods else self.older[-1:]
 
@@ -120,7 +120,7 @@ def _parse_state_file(  # noqa: PLR0913 - the first two describe the file
     """
     try:
         version, contents = load_state_file(format_, text, gates=gates)
-        check_policy(format_, configured=configured_policy, stored=contents["policyName"])
+        check_policy(format_, configured=configured_policy, stored_policy=contents["policyName"])
         return build(version, contents, gates)
     except (ParseError, StateError) as error:
         raise StateError(
@@ -191,12 +191,12 @@ def copy_for_older_kubelets(format_: StateFileFormat, contents: Contents) -> tup
     return copy, fnv1a(struct_checksum_text(oldest, copy, name=format_.name))
 
 
-def check_policy(format_: StateFileFormat, *, configured: str | None, stored: str) -> None:
+def check_policy(format_: StateFileFormat, *, configured: str | None, stored_policy: str) -> None:
     """Reject a file that another policy wrote, as the kubelet does; ``None``: any policy may have written it."""
-    if configured not in (None, stored):
+    if configured not in (None, stored_policy):
         raise StateError(
             f"{format_.prefix}configured policy {quote(configured or '')} differs from "
-            f"state checkpoint policy {quote(stored)}"
+            f"state checkpoint policy {quote(stored_policy)}"
         )
 
 
@@ -621,9 +621,9 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
 
 def decode_once(parse: Callable[..., T], text: bytes, path: Path, cache: KnownFiles | None) -> T:
     """Return what *parse* makes of a file, or what it was decoded to before, if *cache* has the same text."""
-    decoded = cache.get(path) if cache else None
-    if decoded is not None and decoded[0] == text:
-        state: T = decoded[1]
+    entry = cache.get(path) if cache else None
+    if entry is not None and entry[0] == text:
+        state: T = entry[1]
         return state
     state = parse(text, path=str(path))
     if cache is not None:

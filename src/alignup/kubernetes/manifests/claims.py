@@ -207,7 +207,7 @@ def claim_from(claim: ResourceClaim) -> Claim:
     status, metadata = claim.status, claim.metadata
     allocation = status.allocation
     results = allocation.devices.results if allocation else ()
-    allocated = tuple(
+    allocated_devices = tuple(
         AllocatedDevice(
             result.request, DeviceId(result.driver, result.pool, result.device), admin_access=result.admin_access
         )
@@ -216,7 +216,7 @@ def claim_from(claim: ResourceClaim) -> Claim:
     return replace(
         _claim(metadata, claim.spec),
         uid=metadata.uid,
-        allocated=allocated if allocation else None,
+        allocated=allocated_devices if allocation else None,
         host=_only_host(allocation.node_selector) if allocation else "",
         selector=allocation.node_selector if allocation else None,
         reserved_for=frozenset(consumer.uid for consumer in status.reserved_for if consumer.resource == "pods"),
@@ -252,8 +252,8 @@ def slices_from(slice_: ResourceSlice) -> tuple[Slice, ...]:
     if not spec.per_device_node_selection:
         return (whole,)
     parts: dict[tuple[str, NodeSelector | None], list[SliceDevice]] = {}
-    for device, described in zip(whole.devices, spec.devices, strict=True):
-        parts.setdefault((described.node_name, described.node_selector), []).append(device)
+    for device, api_device in zip(whole.devices, spec.devices, strict=True):
+        parts.setdefault((api_device.node_name, api_device.node_selector), []).append(device)
     return tuple(
         replace(whole, host=host, selector=selector, devices=tuple(devices))
         for (host, selector), devices in parts.items()
@@ -303,9 +303,9 @@ def _expressions(selectors: Iterable[SelectorSpec]) -> tuple[str, ...]:
 
 
 def _device(device: SliceDeviceSpec, spec: SliceSpec) -> SliceDevice:
-    described = device.basic or device
-    values = {_qualified(name, spec.driver): value for name, value in described.attributes.items()}
-    capacity = parse_amounts({name: amount.value for name, amount in described.capacity.items()})
+    api_device = device.basic or device
+    values = {_qualified(name, spec.driver): value for name, value in api_device.attributes.items()}
+    capacity = parse_amounts({name: amount.value for name, amount in api_device.capacity.items()})
     return SliceDevice(
         DeviceId(spec.driver, spec.pool.name, device.name),
         {name: _attribute(value) for name, value in values.items()},
@@ -344,8 +344,12 @@ def _only_host(selector: NodeSelector | None) -> str:
     """Return the one host that a node selector of an allocation names; empty if it selects others."""
     terms = selector.node_selector_terms if selector else ()
     requirements = [requirement for term in terms for requirement in (*term.match_fields, *term.match_expressions)]
-    named = [requirement for requirement in requirements if requirement.key == "metadata.name"]
-    return named[0].values[0] if len(terms) == 1 and len(named) == 1 and len(named[0].values) == 1 else ""
+    name_requirements = [requirement for requirement in requirements if requirement.key == "metadata.name"]
+    return (
+        name_requirements[0].values[0]
+        if len(terms) == 1 and len(name_requirements) == 1 and len(name_requirements[0].values) == 1
+        else ""
+    )
 
 
 _Object = TypeVar("_Object", bound=ObjectPart)
@@ -401,11 +405,11 @@ class _Reader:
         )
 
     def _read(self, location: "ObjectLocation", top: ObjectReader, type_: type[_Object]) -> _Object | None:
-        read = top.read_struct(type_)
-        if not getattr(read, "metadata", PodMetadata()).name:
+        object_ = top.read_struct(type_)
+        if not getattr(object_, "metadata", PodMetadata()).name:
             top.child("metadata").error("name", "Required value")
         self._refuse(location, top.diagnostics.problems)
-        return None if top.diagnostics.problems else read
+        return None if top.diagnostics.problems else object_
 
     def _refuse(self, location: "ObjectLocation", problems: Iterable[Problem]) -> None:
         from alignup.kubernetes.manifests.workloads import locate_problem  # noqa: PLC0415 - 1 MB, not for observers
@@ -441,8 +445,8 @@ class _Reader:
                 holders.setdefault(device.id, []).append(claim.title)
         for id_, claims in holders.items():
             if len(set(claims)) > 1:
-                listed = " and ".join(sorted(set(claims)))
-                yield f"device {id_} is allocated to {listed}; only a device that can be shared has several claims"
+                claim_names = " and ".join(sorted(set(claims)))
+                yield f"device {id_} is allocated to {claim_names}; only a device that can be shared has several claims"
         drivers = {slice_.driver for slice_ in self._slices}
         if drivers:
             for driver in sorted({id_.driver for id_ in holders} - drivers):

@@ -176,18 +176,18 @@ def relevant_values(expression: str, device: SliceDevice) -> Hashable:
 
     An expression that only accesses attributes and capacities by their names depends on these alone.
     """
-    named = _named(expression)
+    attribute_names = _named(expression)
     values = [
         (name, type(value), name in device.versions, value)  # 1 and true are equal in Python, not in CEL
         for name, value in device.attributes.items()
-        if _is_named(name, named)
+        if _is_named(name, attribute_names)
     ]
-    amounts = [(name, str(amount)) for name, amount in device.capacity.items() if _is_named(name, named)]
+    amounts = [(name, str(amount)) for name, amount in device.capacity.items() if _is_named(name, attribute_names)]
     return device.id.driver, device.shared, tuple(values), tuple(amounts)
 
 
-def _is_named(name: str, named: frozenset[str] | None) -> bool:
-    return named is None or name.rpartition("/")[2] in named
+def _is_named(name: str, attribute_names: frozenset[str] | None) -> bool:
+    return attribute_names is None or name.rpartition("/")[2] in attribute_names
 
 
 @lru_cache(maxsize=1024)

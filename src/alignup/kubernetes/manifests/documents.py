@@ -117,7 +117,7 @@ class ParsedDocument:
 
 
 def read(text: str | bytes) -> tuple[ParsedDocument, ...]:
-    """Return the documents of *text* that are not empty; :class:`DocumentError` if one cannot be parsed."""
+    """Return the documents of *text* that are not empty; :class:`DocumentError` for an unreadable document."""
     text = _decode(text)
     start = text.lstrip()
     if not start.startswith("{"):
@@ -320,22 +320,23 @@ class _Composer:
             self._lines[id(value)] = event.start_mark.line + 1
             self._fill_object(value, level)
         if anchor is not None:
-            anchor.nodes, anchor.depth = self._nodes - earlier_nodes, self._deepest - level + 1
+            anchor.nodes = self._nodes - earlier_nodes
+            anchor.depth = self._deepest - level + 1
             self._deepest = max(outer, self._deepest)
         return value
 
     def _fill_object(self, value: dict[str, Any], level: int) -> None:
-        merged: set[str] = set()
+        merged_keys: set[str] = set()
         while type(event := self._next()) is not yaml.MappingEndEvent:
             key = self._key(event, level)
             if key is None:
-                self._merge(value, merged, level)
+                self._merge(value, merged_keys, level)
                 continue
-            if key in value and key not in merged:
+            if key in value and key not in merged_keys:
                 self._repeated.append(DuplicateKey(event.start_mark.line + 1, key))
             value[key] = self._value(self._next(), level)
 
-    def _merge(self, value: dict[str, Any], merged: set[str], level: int) -> None:
+    def _merge(self, value: dict[str, Any], merged_keys: set[str], level: int) -> None:
         """Merge the keys of the next value, an object or a list of objects; the first object wins."""
         event = self._next()
         if type(event) is yaml.AliasEvent:
@@ -347,7 +348,7 @@ class _Composer:
             if not isinstance(source, dict):
                 raise self.error("map merge requires map or sequence of maps as the value")
             value.update(source)
-            merged.update(source)
+            merged_keys.update(source)
 
     def _alias(self, event: yaml.AliasEvent, level: int) -> Any:  # noqa: ANN401 - any value
         """Return the value of an anchor."""
@@ -401,8 +402,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
-            repeated = tuple(DuplicateKey(line, key) for key in keys)
-            yield ParsedDocument(count, line, value, repeated, json=text, start=start)
+            repeated_keys = tuple(DuplicateKey(line, key) for key in keys)
+            yield ParsedDocument(count, line, value, repeated_keys, json=text, start=start)
         line += text.count("\n", start, end)
 
 
@@ -431,22 +432,22 @@ def _levels(value: object) -> Iterator[list[Any]]:
 
 
 def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]:
-    repeated: list[str] = []
+    repeated_keys: list[str] = []
     # Text written as usual has one colon after a quote for each key; only other text is decoded again.
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))
     colons = text.count('":', start, end) - text.count('\\":', start, end)
     if keys == colons and not _UNUSUAL_KEY.search(text, start, end):
-        return repeated
+        return repeated_keys
 
     def note(pairs: list[tuple[str, object]]) -> None:
         keys: set[str] = set()
         for key, _ in pairs:
             if key in keys:
-                repeated.append(key)
+                repeated_keys.append(key)
             keys.add(key)
 
     json.loads(text[start:end], object_pairs_hook=note, parse_int=str)
-    return repeated
+    return repeated_keys
 
 
 def reject_constant(name: str) -> NoReturn:
@@ -486,8 +487,8 @@ def resolve_tagged(text: str, tag: str) -> Scalar:
     if kind == "timestamp" and _is_date(text):
         return text
     if type(scalar) is not _KINDS[kind]:
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        raise ScalarError(f"`{shown}` is not a valid !!{kind}")
+        excerpt = text if len(text) <= 40 else f"{text[:37]}..."
+        raise ScalarError(f"`{excerpt}` is not a valid !!{kind}")
     return scalar
 
 

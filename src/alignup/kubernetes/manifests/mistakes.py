@@ -22,9 +22,9 @@ CHART, KUSTOMIZATIONS = "Chart.yaml", ("kustomization.yaml", "kustomization.yml"
 _PLAIN_KEY = re.compile(r"[A-Za-z]+")
 
 
-def describe_unknown(unknown: UnknownField) -> tuple[str, str]:
+def describe_unknown(unknown_field: UnknownField) -> tuple[str, str]:
     """Return the path of a field that does not exist, and what is probably meant."""
-    types, name = unknown
+    types, name = unknown_field
     type_, path = types[-1]
     inside: list[str] = []
     level = {"": type_}  # path → type of the objects below, one level at a time

@@ -234,7 +234,7 @@ def amounts_to_dict(amounts: Amounts) -> dict[str, str]:
 
 def _pod(pod: PodObject) -> Pod:
     metadata, spec, status = pod.metadata, pod.spec, pod.status
-    reported = (*status.init_container_statuses, *status.container_statuses)
+    statuses = (*status.init_container_statuses, *status.container_statuses)
     resize = next((condition for condition in status.conditions if condition.type == "PodResizePending"), None)
     claim = status.extended_resource_claim_status
     return Pod(
@@ -255,7 +255,7 @@ def _pod(pod: PodObject) -> Pod:
         recorded_qos=QoS(status.qos_class) if status.qos_class else None,
         statuses={
             container.name: ContainerStatus(parse_amounts(container.allocated_resources), actual)
-            for container in reported
+            for container in statuses
             if (actual := _resources(container.resources).requests) or container.allocated_resources
         },
         resize_infeasible=resize is not None and resize.reason == "Infeasible",

@@ -93,8 +93,8 @@ def _has_named_containers(spec: Mapping[str, Any]) -> bool:
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:
         return False
-    listed = [container.get("name") if isinstance(container, Mapping) else None for container in containers]
-    return all(type(name) is str and not tuple(names.label_problems(name)) for name in listed)
+    container_names = [container.get("name") if isinstance(container, Mapping) else None for container in containers]
+    return all(type(name) is str and not tuple(names.label_problems(name)) for name in container_names)
 
 
 def _task_spec(value: Mapping[str, Any]) -> dict[str, Any] | None:

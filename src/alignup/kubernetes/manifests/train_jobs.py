@@ -39,11 +39,11 @@ def expand(document: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str,
     nodes = trainer.get("numNodes", policy.get("numNodes"))
     template = _mapping(_mapping(runtime, "spec"), "template")
     jobs = _mapping(template, "spec").get("replicatedJobs")
-    changed = [
+    replicated_jobs = [
         _with_trainer(job, nodes, trainer.get("resourcesPerNode")) if _runs_trainer(job) else job
         for job in (jobs if isinstance(jobs, list) else ())
     ]
-    return {**document, "spec": {"template": {"spec": {"replicatedJobs": changed}}}}
+    return {**document, "spec": {"template": {"spec": {"replicatedJobs": replicated_jobs}}}}
 
 
 def _runs_trainer(job: object) -> bool:

@@ -172,10 +172,10 @@ class Workload:
         """Return the workload as an API server without feature gate PodLevelResourcesFixDefaulting accepts it."""
         if not self.pod.has_pod_level_resources:
             return self
-        written = read_pod({**self.manifest, "apiVersion": "v1", "kind": "Pod"})
-        named = replace(written, name=self.pod.name, namespace=self.pod.namespace)
-        accepted = validation.accept(named, fix_pod_level=False)
-        return replace(self, pod=replace(accepted, uid=self.pod.uid))
+        manifest_pod = read_pod({**self.manifest, "apiVersion": "v1", "kind": "Pod"})
+        named_pod = replace(manifest_pod, name=self.pod.name, namespace=self.pod.namespace)
+        accepted_pod = validation.accept(named_pod, fix_pod_level=False)
+        return replace(self, pod=replace(accepted_pod, uid=self.pod.uid))
 
     def replica(self, index: int) -> Pod:
         name = f"{self.prefix or self.name}-{index}"
@@ -254,7 +254,7 @@ class _Collector:
         if self.of_trainer:
             self._add_train_jobs()
         if self.problems:
-            wrong = {located.location.file for located in self.problems}
+            wrong = {located_problem.location.file for located_problem in self.problems}
             self.workloads = {
                 key: templates
                 for key, templates in self.workloads.items()
@@ -380,11 +380,11 @@ class _Collector:
 
         runtimes = {train_jobs.runtime_name(top.fields): top.fields for _, top in self.of_trainer}
         jobs = [top.fields for _, top in self.of_trainer if top.fields["kind"] == train_jobs.KIND]
-        used = {train_jobs.runtime_of(job) for job in jobs}
+        used_runtimes = {train_jobs.runtime_of(job) for job in jobs}
         for location, top in self.of_trainer:
             name = train_jobs.runtime_of(top.fields)
             if top.fields["kind"] != train_jobs.KIND:
-                if train_jobs.runtime_name(top.fields) not in used:
+                if train_jobs.runtime_name(top.fields) not in used_runtimes:
                     self._add_custom(location, top)
             elif name in runtimes:
                 self._add_custom(location, replace(top, fields=train_jobs.expand(top.fields, runtimes[name])))
@@ -396,10 +396,12 @@ class _Collector:
         """Read a Pod, or an object of a built-in kind that creates pods."""
         kind = top.fields["kind"]
         path = _TEMPLATES.get((top.fields["apiVersion"], kind))
-        if unknown := tuple(_unknown_fields(top.fields, ((kind, ""),))):
+        if unknown_fields := tuple(_unknown_fields(top.fields, ((kind, ""),))):
             metadata = top.fields.get("metadata")
-            stored = isinstance(metadata, Mapping) and bool(metadata.get("uid"))
-            self._report_unknown(location, unknown, f"{kind} {_name(top.fields)}", strict=self.strict and not stored)
+            is_stored = isinstance(metadata, Mapping) and bool(metadata.get("uid"))
+            self._report_unknown(
+                location, unknown_fields, f"{kind} {_name(top.fields)}", strict=self.strict and not is_stored
+            )
         try:
             if path is None:
                 workload = self._single_pod(location, top)
@@ -436,17 +438,17 @@ class _Collector:
                     self.warnings.append(f"{location.source()}: {placeholders}")
             else:
                 inner = () if template.is_task else (("PodTemplateSpec", template.path),)
-                unknown = _unknown_fields({"metadata": template.metadata, "spec": template.spec}, inner)
-                self._report_unknown(location, unknown, title, strict=False)
+                unknown_fields = _unknown_fields({"metadata": template.metadata, "spec": template.spec}, inner)
+                self._report_unknown(location, unknown_fields, title, strict=False)
                 prefix = f"{workload.name}{template.suffix}"
                 workload = replace(
                     workload, source=location.source(template.path), template=template.label, prefix=prefix
                 )
                 workloads.append(replace(workload, pod=workload.replica(0)))
         if workloads:
-            shown = ", ".join(template.describe_count() for template in templates)
+            counts = ", ".join(template.describe_count() for template in templates)
             self.warnings.append(
-                f"{location.source()}: {title} has {pluralize(len(templates), 'pod template')}: {shown}"
+                f"{location.source()}: {title} has {pluralize(len(templates), 'pod template')}: {counts}"
             )
             self._keep(workloads, top.fields)
 
@@ -509,10 +511,10 @@ class _Collector:
                 self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
     def _report_unknown(
-        self, location: ObjectLocation, unknown: Iterable[UnknownField], name: str, *, strict: bool
+        self, location: ObjectLocation, unknown_fields: Iterable[UnknownField], name: str, *, strict: bool
     ) -> None:
         problems = [
-            Problem(path, message, ProblemKind.UNKNOWN_FIELD) for path, message in map(describe_unknown, unknown)
+            Problem(path, message, ProblemKind.UNKNOWN_FIELD) for path, message in map(describe_unknown, unknown_fields)
         ]
         if strict:
             self._report(problems, location, name)

@@ -72,9 +72,9 @@ class DevicePlugin:
 
     def set_devices(self, devices: Iterable[Device]) -> None:
         """Report other devices, or other health; nothing is sent if all is as before."""
-        changed = tuple(devices)
-        if changed != self._devices:
-            self._devices = changed
+        new_devices = tuple(devices)
+        if new_devices != self._devices:
+            self._devices = new_devices
             for stream in self._streams:
                 stream.set()
 
@@ -163,17 +163,17 @@ class DevicePlugin:
         return response
 
     async def _list(self, _: wire.Empty) -> AsyncIterator[wire.ListAndWatchResponse]:
-        changed = asyncio.Event()
-        self._streams.add(changed)
+        change = asyncio.Event()
+        self._streams.add(change)
         self.listed += 1
         self._streams_changed.set()
         try:
             while not self._ending:
-                changed.clear()
+                change.clear()
                 yield wire.ListAndWatchResponse(devices=map(device_message, self._devices))
-                await changed.wait()
+                await change.wait()
         finally:
-            self._streams.discard(changed)
+            self._streams.discard(change)
             self._streams_changed.set()
 
     async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:

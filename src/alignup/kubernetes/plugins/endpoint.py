@@ -77,8 +77,10 @@ class Endpoint:
     async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
         """Yield complete device lists as the plugin sends them; raise ``PluginError`` if the stream breaks."""
         method, response = f"/{_SERVICE}/ListAndWatch", wire.ListAndWatchResponse
-        async for listed in unix_grpc.stream(self.channel, method, wire.Empty(), response=response, error=plugin_error):
-            yield parse_devices(self.resource, listed)
+        async for message in unix_grpc.stream(
+            self.channel, method, wire.Empty(), response=response, error=plugin_error
+        ):
+            yield parse_devices(self.resource, message)
 
     async def preferred(self, request: PreferenceRequest) -> tuple[str, ...]:
         """Return the device ids that the plugin prefers; empty if it does not implement the call."""

@@ -116,7 +116,7 @@ class DevicePluginManager:
     async def allocate(self, resource: str, ids: Sequence[str]) -> AllocateResponse:
         start = time.perf_counter()
         try:
-            return await self._primary(resource, ids, unknown="unknown Device Plugin").allocate(ids)
+            return await self._primary(resource, ids, problem="unknown Device Plugin").allocate(ids)
         finally:
             self._observe_allocation(resource, time.perf_counter() - start)
 
@@ -129,10 +129,10 @@ class DevicePluginManager:
         except PluginError as error:
             raise PluginError(f"device plugin PreStartContainer rpc failed with err: {error}") from error
 
-    def _primary(self, resource: str, ids: Sequence[str], *, unknown: str = _NOT_FOUND) -> Endpoint:
+    def _primary(self, resource: str, ids: Sequence[str], *, problem: str = _NOT_FOUND) -> Endpoint:
         endpoint = self._store.primary(resource, ids)
         if endpoint is None:
-            raise PluginError(f"{unknown} {resource}")
+            raise PluginError(f"{problem} {resource}")
         return endpoint
 
     async def _register(self, request: wire.RegisterRequest) -> wire.Empty:

@@ -210,8 +210,8 @@ class PodResourcesClient:
     async def list(self) -> tuple[ListedPod, ...]:
         response = await self._call("List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
         messages = [(pod.SerializeToString(deterministic=True), pod) for pod in response.pod_resources]
-        self._listed = {encoded: self._listed.get(encoded) or _listed_pod(pod) for encoded, pod in messages}
-        return tuple([self._listed[encoded] for encoded, _ in messages])
+        self._listed = {message: self._listed.get(message) or _listed_pod(pod) for message, pod in messages}
+        return tuple([self._listed[message] for message, _ in messages])
 
     async def get(self, namespace: str, name: str) -> ListedPod:
         request = wire.GetPodResourcesRequest(pod_namespace=namespace, pod_name=name)
@@ -267,13 +267,13 @@ def _listed_pod(pod: wire.PodResources) -> ListedPod:
 
 
 def _listed_resources(
-    listed: wire.ContainerResources | wire.AllocatableResourcesResponse, claims: Mapping[str, tuple[DeviceId, ...]]
+    message: wire.ContainerResources | wire.AllocatableResourcesResponse, claims: Mapping[str, tuple[DeviceId, ...]]
 ) -> ListedResources:
-    return ListedResources(_members(listed.cpu_ids), _blocks(listed.memory), _listed_devices(listed.devices), claims)
+    return ListedResources(_members(message.cpu_ids), _blocks(message.memory), _listed_devices(message.devices), claims)
 
 
 def _listed_claims(claims: Iterable[wire.DynamicResource]) -> dict[str, tuple[DeviceId, ...]]:
-    """Return the claims with devices; one that is being prepared has none yet."""
+    """Return the claims with devices; a claim that is being prepared has no devices yet."""
     return {
         f"{claim.claim_namespace}/{claim.claim_name}": tuple(
             dict.fromkeys(

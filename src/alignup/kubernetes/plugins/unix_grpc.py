@@ -178,12 +178,12 @@ def listen(server: grpc.aio.Server, path: Path) -> None:
     directory, and moved to its path once its mode is set.
     """
     with TemporaryDirectory(prefix=".", dir=path.parent) as private:
-        bound = Path(private) / "s"
-        if problem := length_problem(path, bound=bound):
+        bound_path = Path(private) / "s"
+        if problem := length_problem(path, bound_path=bound_path):
             raise SocketPathError(f"cannot create a socket at {path}: {problem}")
-        server.add_insecure_port(address(bound))
-        bound.chmod(0o600)
-        bound.replace(path)
+        server.add_insecure_port(address(bound_path))
+        bound_path.chmod(0o600)
+        bound_path.replace(path)
 
 
 def unary_handler(kind: type[Message], respond: Callable[[Any], Awaitable[Message | bytes]]) -> Handler:

@@ -104,7 +104,7 @@ class ActivePlan:
         return None
 
     def keeps_out(self, node: str, pod: Pod, *, after: Sequence[Pod] = ()) -> bool:
-        """Return whether a pod must not get a place on *node*, beside others of its gang that come before it."""
+        """Return whether a pod must not get a place on *node*, beside pods of its gang that come before this pod."""
         plan = self._plan
         if plan is None:
             return False
@@ -188,9 +188,9 @@ class ActivePlan:
 
     def _begin_eviction(self, plan: RunningPlan, index: int, running: Mapping[str, RunningPod]) -> str:
         step = plan.steps[index]
-        pod, evicted = running.get(step.uid), plan.progress[index].evicted
+        pod, evicted_pod = running.get(step.uid), plan.progress[index].evicted
         if pod is None:  # it is gone already
-            plan.pods |= {} if evicted is None else {index: evicted}
+            plan.pods |= {} if evicted_pod is None else {index: evicted_pod}
             return ""
         if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:
             return f"pod {step.pod} does not have this uid"
@@ -205,17 +205,17 @@ class ActivePlan:
         step, eviction = plan.steps[index], plan.eviction_of(index)
         if eviction is None or plan.sequence.index(eviction) > plan.sequence.index(index):
             return f"{step.pod} is not evicted before"
-        known = running[step.uid].pod if step.uid in running else plan.progress[eviction].evicted
-        if known is not None:
-            plan.pods[index] = known
+        pod = running[step.uid].pod if step.uid in running else plan.progress[eviction].evicted
+        if pod is not None:
+            plan.pods[index] = pod
         elif plan.progress[eviction].finished and plan.progress[eviction].phase is not StepPhase.SKIPPED:
             return f"it is not known what {step.pod} requested"
         hosts = running[step.uid].hosts if step.uid in running else None
         if hosts is not None and step.node not in hosts:
             return f"no scheduler sends the replacement of {step.pod} to node {step.node}"
-        placed = running.get(plan.progress[index].placed)
-        if placed is not None:
-            return self._note_binding(plan, index, placed.pod.uid, placed.host)
+        replacement = running.get(plan.progress[index].placed)
+        if replacement is not None:
+            return self._note_binding(plan, index, replacement.pod.uid, replacement.host)
         return ""
 
     def _begin_admission(self, plan: RunningPlan, index: int, running: Mapping[str, RunningPod]) -> str:
@@ -302,11 +302,11 @@ class ActivePlan:
         self._dirty = True
         self._room.clear()
         phase = phase or (PlanPhase.PAUSED if plan.paused else PlanPhase.RUNNING)
-        evicted = sum(
+        evicted_count = sum(
             step.evicts and progress.phase is StepPhase.DONE
             for step, progress in zip(plan.steps, plan.progress, strict=True)
         )
-        progress = PlanProgress(phase=phase, message=plan.message, steps=tuple(plan.progress), evicted=evicted)
+        progress = PlanProgress(phase=phase, message=plan.message, steps=tuple(plan.progress), evicted=evicted_count)
         self._turn.emit(WritePlan(plan.uid, plan.number, progress))
 
     def _set(self, plan: RunningPlan, index: int, phase: StepPhase, message: str = "") -> None:
@@ -332,10 +332,10 @@ class ActivePlan:
             eviction.checked = False
             if not plan.paused:
                 self._send(plan, eviction)
-        for placed, needed in tuple(plan.recorded.items()):
-            if plan.written >= needed:
-                del plan.recorded[placed]
-                self._offer(plan, placed)
+        for pod_uid, last_number in tuple(plan.recorded.items()):
+            if plan.written >= last_number:
+                del plan.recorded[pod_uid]
+                self._offer(plan, pod_uid)
 
     def _send(self, plan: RunningPlan, eviction: PendingEviction) -> None:
         eviction.sent = True
@@ -347,7 +347,8 @@ class ActivePlan:
         eviction = plan.eviction if plan is not None and plan.uid == event.plan else None
         if plan is None or eviction is None or eviction.step != event.step or not eviction.sent:
             return
-        eviction.sent, self._dirty = False, True
+        eviction.sent = False
+        self._dirty = True
         step, now = plan.steps[event.step], self._turn.now
         self._report("planned eviction", outcome=str(event.outcome), evicted=step.pod, node=step.node)
         if event.outcome in {EvictionOutcome.ACCEPTED, EvictionOutcome.GONE}:
@@ -381,8 +382,8 @@ class ActivePlan:
                 self._match(plan, facts)
 
     def _match(self, plan: RunningPlan, facts: PodFacts) -> None:
-        known = {plan.uid_of(index) for index, step in enumerate(plan.steps) if not step.evicts}
-        if facts.uid in known:
+        planned_uids = {plan.uid_of(index) for index, step in enumerate(plan.steps) if not step.evicts}
+        if facts.uid in planned_uids:
             return
         for index in plan.remaining():
             step, eviction = plan.steps[index], plan.eviction_of(index) if plan.steps[index].replacement else None
@@ -485,7 +486,7 @@ class ActivePlan:
             self._advance_admissions(plan, self._stage(plan, remaining))
 
     def _stage(self, plan: RunningPlan, remaining: Sequence[int]) -> list[int]:
-        """Return the next admission, with those that belong to it: of all pods of the plan, or of the same gang."""
+        """Return the next admission, with the admissions of all pods of the plan or of the same gang that follow."""
         stage = [remaining[0]]
         for index in remaining[1:]:
             step, first = plan.steps[index], plan.steps[stage[0]]
@@ -503,7 +504,7 @@ class ActivePlan:
         return not any(step.uid in ledger.pods for ledger in record.states().ledgers)
 
     def _skip_gone(self, plan: RunningPlan) -> None:
-        """Skip evictions of pods that are gone already, whose controllers have created others then."""
+        """Skip evictions of pods that are gone already; their controllers have created other pods then."""
         for index in plan.remaining():
             step = plan.steps[index]
             if step.evicts and plan.progress[index].phase is StepPhase.WAITING and self._is_gone(step):
@@ -523,7 +524,8 @@ class ActivePlan:
             plan.eviction = PendingEviction(index)
         eviction, started = plan.eviction, plan.progress[index].phase is StepPhase.STARTED
         if started and self._is_gone(plan.steps[index]):
-            plan.eviction, plan.message = None, ""
+            plan.eviction = None
+            plan.message = ""
             self._set(plan, index, StepPhase.DONE)
             self._match_waiting(plan)
             return
@@ -537,7 +539,8 @@ class ActivePlan:
         plan = self._plan
         if plan is not None and plan.uid == event.plan:
             with self._isolated("evict"):
-                plan.reading, self._dirty = False, True
+                plan.reading = False
+                self._dirty = True
                 self._facts_read(plan, event)
 
     def _facts_read(self, plan: RunningPlan, facts: PlanFactsRead) -> None:
@@ -585,7 +588,8 @@ class ActivePlan:
         if replacement is not None:
             plan.pods[replacement] = pod.pod
         self._write()
-        eviction.number, eviction.checked = plan.number, True
+        eviction.number = plan.number
+        eviction.checked = True
 
     # Admissions
 
@@ -598,10 +602,10 @@ class ActivePlan:
         waiting = [index for index in stage if not plan.progress[index].finished]
         if not waiting or not self._prove(plan):
             return
-        held: dict[str, str] = {}  #: node → uid of the first pod that waits there
+        first_on_node: dict[str, str] = {}  #: node → uid of the first pod that waits there
         for index in waiting:
             step, uid = plan.steps[index], plan.uid_of(index)
-            first = held.setdefault(step.node, uid)
+            first = first_on_node.setdefault(step.node, uid)
             if plan.progress[index].phase is StepPhase.WAITING and (first == uid or self._are_together(first, uid)):
                 plan.message = ""
                 self._set(plan, index, StepPhase.STARTED, f"waits for the pod, which gets node {step.node}")
@@ -609,7 +613,7 @@ class ActivePlan:
 
     def _are_together(self, uid: str, other: str) -> bool:
         """Return whether two pods are of one gang, whose order on a node its own rules decide."""
-        groups = [facts.group for each in (uid, other) if (facts := self._facts.pod(each)) is not None]
+        groups = [facts.group for member in (uid, other) if (facts := self._facts.pod(member)) is not None]
         return len(groups) == 2 and groups[0] is not None and groups[0] == groups[1]
 
     def _is_open(self, plan: RunningPlan, index: int) -> bool:

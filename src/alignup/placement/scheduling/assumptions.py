@@ -60,7 +60,7 @@ class Assumptions:
         return self._facts.verdict_without_report(pod, node)
 
     def rank(self, pod: Pod, nodes: Collection[str], *, limit: int | None = None) -> list[RankedHost]:
-        """Return those of *nodes* that admit *pod*, best first, those without a report last."""
+        """Return the nodes of *nodes* that admit *pod*, best first, and nodes without a report last."""
         ranked = self._cluster.rank(pod, nodes, limit=limit)
         others = [node for node in self._facts.approximate_nodes if node in nodes]
         verdicts = ((node, self._facts.verdict_without_report(pod, node)) for node in others)
@@ -83,8 +83,8 @@ class Assumptions:
 
     def assume(self, pod: Pod, node: str) -> Verdict:
         """Count on *pod* on *node* from now on, if its kubelet will admit it."""
-        known = self._cluster.record(node) is not None
-        verdict = self._cluster.assume(pod, node) if known else self._facts.verdict_without_report(pod, node)
+        has_report = self._cluster.record(node) is not None
+        verdict = self._cluster.assume(pod, node) if has_report else self._facts.verdict_without_report(pod, node)
         if verdict.admits:
             with self._all_or_none(pod.uid):
                 self._put(pod, (node,))
@@ -97,7 +97,7 @@ class Assumptions:
             self._put(pod, (node,))
 
     def assume_any(self, pod: Pod, nodes: Collection[str]) -> tuple[str, ...]:
-        """Count on *pod* on any of *nodes*, and return those that admit it; see :meth:`assume`."""
+        """Count on *pod* on any of *nodes*, and return the nodes that admit the pod; see :meth:`assume`."""
         if len(nodes) == 1:
             return tuple(node for node in nodes if self.assume(pod, node).admits)
         admitting = tuple(node for node in nodes if self._cluster.assume(pod, node, or_elsewhere=True).admits)
@@ -125,13 +125,13 @@ class Assumptions:
         Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
         verdicts of these are the first. All nodes must have reports.
         """
-        before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.stop(pod.uid))}
-        for uid in before:
+        nodes_before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.stop(pod.uid))}
+        for uid in nodes_before:
             self._cluster.forget(uid)
         verdicts = self._cluster.assume_gang([*beside, *bindings])
         admitted = bool(verdicts) and verdicts[-1].admits
         hosts = {host for _, host in bindings}
-        given_back = [node for nodes in before.values() for node in nodes if not admitted or node not in hosts]
+        given_back = [node for nodes in nodes_before.values() for node in nodes if not admitted or node not in hosts]
         with self._all_or_none(*(pod.uid for pod, _ in bindings)):
             for pod, host in bindings:
                 if admitted:
@@ -195,18 +195,13 @@ class Assumptions:
 
     def restore_host(self, name: str) -> None:
         """Count again on the pods that were assumed on a host before its state was known."""
-        before = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
+        dropped_records = {uid: records.pop(name) for uid, records in self._dropped.items() if name in records}
         self._dropped = {uid: records for uid, records in self._dropped.items() if records}
-        if before:
-            uids = [uid for uid in before if name in self.nodes[uid]]
-            self._cluster.restore(next(iter(before.values())), uids)
+        if dropped_records:
+            uids = [uid for uid in dropped_records if name in self.nodes[uid]]
+            self._cluster.restore(next(iter(dropped_records.values())), uids)
         record = self._cluster.record(name)
-        for pod in self.on(name) if record else ():
+        for pod in [pod for pod in self.on(name) if record and not record.holds(pod.uid)]:
             several = len(self.nodes[pod.uid]) > 1
-            if (
-                record
-                and not record.holds(pod.uid)
-                and not self._cluster.assume(pod, name, or_elsewhere=several).admits
-            ):
-                self.stop(pod.uid)
-                self._placed(pod, ())
+            if not self._cluster.assume(pod, name, or_elsewhere=several).admits and not several:
+                self._cluster.expect(pod, name)

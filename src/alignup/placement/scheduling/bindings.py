@@ -112,12 +112,12 @@ class Bindings:
         self._queue(binding)
 
     def gang_changed(self, key: GroupKey) -> None:
-        """Try bindings again that wait for others of their gang."""
+        """Try bindings again that wait for other bindings of their gang."""
         for binding in self._waiting.pop(key, ()):
             self._queue(binding)
 
     def check(self) -> None:
-        """Refuse bindings that have waited too long for others of their gang."""
+        """Refuse bindings that have waited too long for other bindings of their gang."""
         for key, bindings in tuple(self._waiting.items()):
             for binding in [binding for binding in bindings if binding.deadline <= self._turn.now]:
                 bindings.remove(binding)
@@ -174,15 +174,15 @@ class Bindings:
         self.give_up(binding.request)
 
     def give_up(self, request: int) -> None:
-        """Answer a request that could not be handled, nor undone, so that nothing waits for it."""
+        """Answer a request that could be neither handled nor undone, so that nothing waits for the request."""
         binding = self._bindings.pop(request, None)
-        answers = [done for done in self._turn.instructions if isinstance(done, AnswerBinding)]
+        answers = [instruction for instruction in self._turn.instructions if isinstance(instruction, AnswerBinding)]
         if all(answer.request != request for answer in answers):
             self._turn.emit(AnswerBinding(request, FAILED))
         if binding is None:
             return
-        for waiting in self._waiting.values():
-            waiting[:] = [other for other in waiting if other is not binding]
+        for waiting_bindings in self._waiting.values():
+            waiting_bindings[:] = [other for other in waiting_bindings if other is not binding]
         if binding in self._queues.get(binding.node, ()):
             self._leave(binding)
 
@@ -194,8 +194,8 @@ class Bindings:
                 self._refuse(binding, NOT_LEADING)
                 return
             node = binding.node
-            unknown = self._cluster.record(node) is None
-            alone = unknown and (self.allow_unknown or node in self._facts.approximate_nodes)
+            without_report = self._cluster.record(node) is None
+            alone = without_report and (self.allow_unknown or node in self._facts.approximate_nodes)
             turn = self._gangs.turn(binding.facts, node, alone=alone)
             if isinstance(turn, str):
                 if turn:
@@ -227,11 +227,11 @@ class Bindings:
         else:
             self._steer(binding)
 
-    def _steer(self, binding: PendingBinding, read: ClaimsRead | None = None) -> None:
+    def _steer(self, binding: PendingBinding, claims_read: ClaimsRead | None = None) -> None:
         def beside(options: Mapping[NodeSet, Verdict]) -> dict[NodeSet, str]:
-            if read is None or read.pod is None:
+            if claims_read is None or claims_read.pod is None:
                 return {}
-            pod, node, claims = read.pod, binding.node, read.claims
+            pod, node, claims = claims_read.pod, binding.node, claims_read.claims
             return claims_beside(options, lambda verdict: self._facts.explain_claims(pod, node, verdict, claims))
 
         def done(steered: Steered) -> None:
@@ -242,7 +242,8 @@ class Bindings:
         self._steering.begin(binding.facts, binding.node, done, beside)
 
     def _steered(self, binding: PendingBinding, steered: Steered) -> None:
-        binding.steered, binding.verdict = steered.text, steered.verdict or binding.verdict
+        binding.steered = steered.text
+        binding.verdict = steered.verdict or binding.verdict
         problem = claim_preference(binding.pod)[1]
         if binding.pod.uses_claims and problem:
             self._turn.emit(WriteEvent(binding.facts.uid, UNKNOWN_CLAIM_PREFERENCE, problem, gate=False))

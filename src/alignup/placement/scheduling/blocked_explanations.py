@@ -48,7 +48,7 @@ class BlockedExplanations:
         self._later.setdefault(pod_class, self._turn.now + EXPLAIN_SECONDS)
 
     def joined(self, pod_class: PodClass, uid: str) -> None:
-        """Say of a pod that has joined a blocked class what was said of the others."""
+        """Say of a pod that has joined a blocked class what was said of the other pods of the class."""
         if pod_class.explained is None:
             self.explain_later(pod_class)
         else:
@@ -75,21 +75,21 @@ class BlockedExplanations:
 
     def explain(self, pod_class: PodClass) -> None:
         """Say why no node admits the pods of a class."""
-        waiting, before = self._queue.of_kind(pod_class), pod_class.explained
+        waiting_pods, explained_before = self._queue.of_kind(pod_class), pod_class.explained
         try:
-            reasons = count_reasons(self._reasons(waiting[0]))
+            reasons = count_reasons(self._reasons(waiting_pods[0]))
             message = describe_reasons(reasons, nodes=len(self._facts.nodes))
         except AlignError as error:
             message = f"no kubelet can decide on the pod: {error}"
             reasons = {message: 1}
         pod_class.explained = frozenset(reasons), message
-        if before is None or before[0] != reasons.keys():
-            for facts in waiting:
+        if explained_before is None or explained_before[0] != reasons.keys():
+            for facts in waiting_pods:
                 self._turn.emit(WriteEvent(facts.uid, NO_NODE, message, pod_class.explained[0]))
 
-    def _reasons(self, waiting: PodFacts) -> Iterator[tuple[str, VerdictKind | None, str]]:
+    def _reasons(self, waiting_pod: PodFacts) -> Iterator[tuple[str, VerdictKind | None, str]]:
         """Yield each node that is not chosen with its kind of verdict (``None``: it does not matter) and a reason."""
-        pod, excluded = waiting.pod, self._facts.excluded(waiting)
+        pod, excluded = waiting_pod.pod, self._facts.excluded(waiting_pod)
         verdicts = self._cluster.verdicts(pod, self._facts.nodes)
         for node in self._facts.nodes:
             if node in excluded:
@@ -100,7 +100,7 @@ class BlockedExplanations:
                 yield node, verdict.kind, verdict.reason
             elif not self._assumptions.has_room(node, pod):
                 yield node, None, FULL
-            elif self._kept_nodes.keeps_out(node, pod, waiting.order):
+            elif self._kept_nodes.keeps_out(node, pod, waiting_pod.order):
                 yield node, None, self._kept_nodes.describe(node, pod)
             elif pod.uses_claims and (refusal := self._claims.refusal(pod, node)):
                 yield node, None, refusal

@@ -63,8 +63,8 @@ class ClaimBindings:
 
     def check(self, facts: PodFacts, node: str, explained: Explained) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what a pod will get on *node*."""
-        aligned = alignment(explained)
-        if must_align(facts.pod) and aligned is not ClaimAlignment.ALIGNED:
+        claim_alignment = alignment(explained)
+        if must_align(facts.pod) and claim_alignment is not ClaimAlignment.ALIGNED:
             why = _sentences(explained) or "it is not known where the devices of its claims are, or the pod has no CPUs"
             rule = f"{CLAIMS_ANNOTATION} is {ClaimPreference.REQUIRE}"
             change = f"change the annotation to {ClaimPreference.PREFER}"
@@ -72,9 +72,9 @@ class ClaimBindings:
         if restricts_claims(facts.pod) and (why := unmet_locality(explained) or ("" if explained else UNKNOWN_PLACES)):
             rule = f"{DEVICES_ANNOTATION} is {facts.pod.annotations.get(DEVICES_ANNOTATION)}"
             return ClaimCheck(self._refuse(facts.uid, node, DEMAND_NOT_MET, f"{rule}: {why}", "change the annotation"))
-        details = {"node": node, "alignment": aligned, "devices": _sentences(explained)}
+        details = {"node": node, "alignment": claim_alignment, "devices": _sentences(explained)}
         self._turn.emit(Report("claims", facts.uid, facts.full_name, details))
-        return ClaimCheck(alignment=aligned)
+        return ClaimCheck(alignment=claim_alignment)
 
     def bound(self, uid: str, check: ClaimCheck) -> None:
         """Count a pod that was bound after its *check*."""

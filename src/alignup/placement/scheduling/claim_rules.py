@@ -164,7 +164,7 @@ class ClaimSuitability:
         return any(is_suitable(explain(pod, node, verdict)) for verdict in options.values())
 
     def suitable(self, pod: Pod, nodes: Iterable[str]) -> frozenset[str]:
-        """Return those of *nodes* that suit *pod* and may admit it."""
+        """Return the nodes of *nodes* that suit *pod* and may admit the pod."""
         verdicts = self._cluster.verdicts(pod, nodes).items()
         possible = [node for node, verdict in verdicts if verdict.kind is not VerdictKind.REJECTS]
         return frozenset(node for node in possible if self.suits(pod, node))
@@ -198,11 +198,11 @@ class GatedClaims:
 
         *drop* is called with those that have no devices for it until they change.
         """
-        chosen: list[tuple[bool, int, str]] = []
+        chosen_nodes: list[tuple[bool, int, str]] = []
         limit, busy = SURE, self._busy(pod)
         if busy is None:
             return ()
-        for place, name in enumerate(candidates):
+        for position, name in enumerate(candidates):
             if name in busy:
                 continue
             fit = self._facts.claim_fit(pod, name)
@@ -212,10 +212,10 @@ class GatedClaims:
                 continue
             if not fit.certain:
                 limit = UNSURE
-            chosen.append((not self._may_align(pod, name), place, name))
-            if len(chosen) >= max(limit, JUDGED):
+            chosen_nodes.append((not self._may_align(pod, name), position, name))
+            if len(chosen_nodes) >= max(limit, JUDGED):
                 break
-        return tuple(name for _, _, name in sorted(chosen)[:limit])
+        return tuple(name for _, _, name in sorted(chosen_nodes)[:limit])
 
     def refusal(self, pod: Pod, name: str) -> str:
         """Return why a pod is not released to a node because of its claims; empty: it may be."""
@@ -267,8 +267,8 @@ class GatedClaims:
         """Note that a pod, as it is now if it can be read, is bound; it counts until its claims have devices."""
         if uid not in self._waiting:
             return []
-        before, nodes = self._waiting[uid]
-        pod = pod or before
+        pod_before, nodes = self._waiting[uid]
+        pod = pod or pod_before
         self._put(pod, (node,))
         since = self._bound[uid][2] if uid in self._bound else now
         self._bound[uid] = (pod, node, since)
@@ -278,16 +278,16 @@ class GatedClaims:
         """Forget bound pods whose claims have devices."""
         settled = []
         for uid, (pod, node, since) in tuple(self._bound.items()):
-            known = self._facts.claims_known
-            if now - since < SETTLE_SECONDS and known and self._facts.claims_open(pod):
+            claims_known = self._facts.claims_known
+            if now - since < SETTLE_SECONDS and claims_known and self._facts.claims_open(pod):
                 continue
-            aligned = None
+            claim_alignment = None
             if claim_preference(pod)[0] is not ClaimPreference.IGNORE:
                 try:
-                    aligned = alignment(self._facts.explain_claims(pod, node))
+                    claim_alignment = alignment(self._facts.explain_claims(pod, node))
                 except AlignError:
-                    aligned = ClaimAlignment.UNKNOWN
-            settled += [each._replace(alignment=aligned) for each in self.forget(uid)]
+                    claim_alignment = ClaimAlignment.UNKNOWN
+            settled += [settled_claims._replace(alignment=claim_alignment) for settled_claims in self.forget(uid)]
         return settled
 
     def forget(self, uid: str) -> list[SettledClaims]:

@@ -57,8 +57,8 @@ class FailedEvents:
         key = _key(event)
         if key is None:
             return 0.0
-        before = self._failures.pop(key, None)
-        count = before.count + 1 if before else 1
+        earlier_failure = self._failures.pop(key, None)
+        count = earlier_failure.count + 1 if earlier_failure else 1
         self._failures[key] = _Failure(event, count, now + back_off(count))
         while len(self._failures) > MAX_FAILED:
             del self._failures[next(iter(self._failures))]

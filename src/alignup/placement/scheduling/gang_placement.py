@@ -48,8 +48,8 @@ class GangPlacement:
         self._claims = claims
         self._avoided = avoided
 
-    def choose(self, gang: WaitingGang, *, placed: int, now: float) -> GangChoice:
-        """Choose the nodes of a gang, of which so many pods are *placed*, and assume the others there, or none."""
+    def choose(self, gang: WaitingGang, *, placed_count: int, now: float) -> GangChoice:
+        """Choose the nodes of a gang with *placed_count* placed pods, and assume the other pods there, or none."""
         facts = self._facts.gang(gang.key)
         beside = self._assumptions.beside(facts)
         nodes = self._gang_nodes(gang, [binding.host for binding in beside.values()], now)
@@ -62,22 +62,22 @@ class GangPlacement:
             return not self._kept_nodes.keeps_out(host, last, gang.order, after=others)
 
         answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
-        chosen = [binding for binding in answer.bindings if binding.pod.uid in nodes]
-        fitting = placed + len(chosen)
+        chosen_bindings = [binding for binding in answer.bindings if binding.pod.uid in nodes]
+        fitting = placed_count + len(chosen_bindings)
         if fitting < facts.minimum:
             for member in {_member_key(member): member for member in gang.members}.values():
                 self._note_kept_nodes(member, gang.order)
             full, verdicts = unknown(FULL), dict(answer.verdicts)
             for pod in answer.rest[:1]:  # nodes whose kubelets would admit it are full by their Node objects
                 verdicts[pod.uid] = Feasibility(
-                    {node: full if each.admits else each for node, each in verdicts[pod.uid].items()}
+                    {node: full if verdict.admits else verdict for node, verdict in verdicts[pod.uid].items()}
                 )
             answer = replace(answer, verdicts=verdicts)
             return GangChoice(problem=describe_gang(gang.key, facts, fitting, answer, self._cluster), fitting=fitting)
-        return self._assume_gang(gang, chosen, beside)
+        return self._assume_gang(gang, chosen_bindings, beside)
 
     def _note_kept_nodes(self, member: PodFacts, order: WaitingOrder) -> None:
-        """Note the nodes that would admit a pod of a gang that waits, were they not kept."""
+        """Note the kept nodes that would otherwise admit a pod of a gang that waits."""
         for name in self._kept_nodes.names:
             if (
                 self._facts.allows(member, name)
@@ -103,39 +103,41 @@ class GangPlacement:
 
         Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
         """
-        allowed = set(self._facts.allowed(member))
-        allowed -= self._avoided.of(member, now=now)
-        allowed -= self._kept_nodes.refusals(member.pod, member.order).keys()
+        allowed_nodes = set(self._facts.allowed(member))
+        allowed_nodes -= self._avoided.of(member, now=now)
+        allowed_nodes -= self._kept_nodes.refusals(member.pod, member.order).keys()
         if member.pod.uses_claims:
-            allowed -= {name for name in admitting if name in allowed and self._claims.refusal(member.pod, name)}
-        return frozenset(allowed)
+            allowed_nodes -= {
+                name for name in admitting if name in allowed_nodes and self._claims.refusal(member.pod, name)
+            }
+        return frozenset(allowed_nodes)
 
     def _assume_gang(
-        self, gang: WaitingGang, chosen: Sequence[GangBinding], beside: Mapping[str, GangBinding]
+        self, gang: WaitingGang, chosen_bindings: Sequence[GangBinding], beside: Mapping[str, GangBinding]
     ) -> GangChoice:
         by_node: dict[str, list[GangBinding]] = {}
-        for binding in chosen:
+        for binding in chosen_bindings:
             by_node.setdefault(binding.host, []).append(binding)
-        held = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
+        beside_on_node = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
         mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
         at_once = gang.bound_at_once
-        if at_once and not all(self._admits_any_order(by_node[host], held[host]) for host in mixed):
+        if at_once and not all(self._admits_any_order(by_node[host], beside_on_node[host]) for host in mixed):
             return GangChoice(problem=f"gang {gang.key}: {NO_ORDER}")
-        others = [binding for bindings in held.values() for binding in bindings]
-        verdicts = self._assumptions.assume_gang(chosen, beside=others)
+        others = [binding for bindings in beside_on_node.values() for binding in bindings]
+        verdicts = self._assumptions.assume_gang(chosen_bindings, beside=others)
         if not verdicts[-1].admits:
             return GangChoice(problem=f"gang {gang.key}: {verdicts[-1].reason}")
-        return GangChoice(tuple(chosen), in_turn=bool(mixed) and not at_once)
+        return GangChoice(tuple(chosen_bindings), in_turn=bool(mixed) and not at_once)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
         """Return whether a node admits pods in whatever order they are bound."""
-        tried = set()
+        tried_shapes = set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)
-            if shapes in tried:
+            if shapes in tried_shapes:
                 continue
-            tried.add(shapes)
-            admits = len(tried) <= MAX_ORDERS and self._cluster.assume_gang((*beside, *order))[-1].admits
+            tried_shapes.add(shapes)
+            admits = len(tried_shapes) <= MAX_ORDERS and self._cluster.assume_gang((*beside, *order))[-1].admits
             for pod, _ in order:
                 self._cluster.forget(pod.uid)
             if not admits:
@@ -150,7 +152,7 @@ def _member_key(member: PodFacts) -> Hashable:
 
 def describe_gang(key: GroupKey, gang: GangFacts, fitting: int, answer: GangAnswer, cluster: Cluster) -> str:
     """Return why a gang of which only so many pods are *fitting* waits."""
-    needed = max(gang.minimum, gang.present)
+    needed_count = max(gang.minimum, gang.present)
     shortage = describe_shortage(cluster, answer.verdicts[answer.rest[0].uid]) if answer.rest else "nodes changed"
-    text = f"gang {key}: {fitting} of {needed} pods fit together; {shortage}"
+    text = f"gang {key}: {fitting} of {needed_count} pods fit together; {shortage}"
     return text if answer.proved else f"{text}; no more were found within {answer.steps} steps"

@@ -167,7 +167,7 @@ class Gate:
             self._adopt(facts)
 
     def pod_left(self, uid: str) -> None:
-        """Take note that a pod does not wait here: its gate was removed by others."""
+        """Note that a pod does not wait here: another process has removed its gate."""
         if uid not in self.releases:
             self._stop_waiting(uid)
 
@@ -240,7 +240,7 @@ class Gate:
             self.group_changed(group)
 
     def _adopt(self, facts: PodFacts) -> None:
-        """Count on a pod that another process, or this one before a restart, has released."""
+        """Count on a pod that another process has released, or this process before a restart."""
         nodes, now = facts.released_to, self._turn.now
         self._pods[facts.uid] = facts
         self.releases.add(PodRelease(facts, nodes, now, ReleasePhase.WRITTEN))
@@ -257,8 +257,8 @@ class Gate:
         nodes, pod = facts.released_to, facts.pod
         if facts.group is None or len(nodes) > 1 or self._cluster.record(nodes[0]) is None:
             return self._assumptions.assume_any(pod, nodes) == nodes
-        held = self._assumptions.beside(self._facts.gang(facts.group), without=(pod.uid,)).values()
-        beside = [binding for binding in held if binding.host == nodes[0]]
+        bindings = self._assumptions.beside(self._facts.gang(facts.group), without=(pod.uid,)).values()
+        beside = [binding for binding in bindings if binding.host == nodes[0]]
         return self._assumptions.assume_gang([GangBinding(pod, nodes[0])], beside=beside)[-1].admits
 
     # Changes of nodes, claims and groups
@@ -281,7 +281,7 @@ class Gate:
         """Take note that claims have changed; *namespace*: of a claim or template that did."""
         self._settle(self.claims.check(self._turn.now))
         if namespace is not None:  # nodes without devices for its pods were left out
-            self.queue.rank_again(lambda each: each.namespace == namespace and each.pod.uses_claims)
+            self.queue.rank_again(lambda pod_class: pod_class.namespace == namespace and pod_class.pod.uses_claims)
 
     def _settle(self, settled: Iterable[SettledClaims]) -> None:
         """Try pods with claims again on nodes where claims of an earlier pod have devices now."""
@@ -299,20 +299,20 @@ class Gate:
             self.incomplete.pop(key, None)
             return
         gang = self._facts.gang(key)
-        placed = self._count_placed(gang)
-        if placed >= gang.minimum or gang.minimum == 1:
+        placed_count = self._count_placed(gang)
+        if placed_count >= gang.minimum or gang.minimum == 1:
             self.incomplete.pop(key, None)
             for facts in ready.values():
                 self._add_alone(facts)
             return
         for uid in ready:
             self.queue.remove(uid)
-        if placed + len(ready) < gang.minimum:
+        if placed_count + len(ready) < gang.minimum:
             self.incomplete.setdefault(key, self._turn.now + EXPLAIN_SECONDS)
             return
         self.incomplete.pop(key, None)
         pods = tuple(sorted(ready.values(), key=lambda facts: facts.order))
-        order = FIRST if placed else pods[0].order
+        order = FIRST if placed_count else pods[0].order
         since = min(facts.since for facts in pods)
         first = {field.name: getattr(pods[0], field.name) for field in fields(PodFacts)}
         self.queue.add(WaitingGang(**(first | {"order": order, "since": since}), key=key, members=pods))
@@ -330,30 +330,30 @@ class Gate:
         head = self.queue.next_head(self._may_try, self._isolated_namespace)
         if head is None:
             return None
-        pod_class, waiting = head
+        pod_class, waiting_pod = head
         try:
-            return self._try(waiting, pod_class)
+            return self._try(waiting_pod, pod_class)
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            self.step_failed("place", waiting.uid, error, waiting)
+            self.step_failed("place", waiting_pod.uid, error, waiting_pod)
             return False
 
-    def _try(self, waiting: PodFacts, pod_class: PodClass) -> bool:
+    def _try(self, waiting_pod: PodFacts, pod_class: PodClass) -> bool:
         if is_large(pod_class.pod) and not pod_class.prepared:
             self.queue.block(pod_class)
-            if waiting.uid not in self._preparing:
-                self._preparing[waiting.uid] = pod_class
-                self._turn.emit(DecideLargePod(waiting.uid, pod_class.pod))
+            if waiting_pod.uid not in self._preparing:
+                self._preparing[waiting_pod.uid] = pod_class
+                self._turn.emit(DecideLargePod(waiting_pod.uid, pod_class.pod))
             return False
         pod_class.prepared = False
-        if isinstance(waiting, WaitingGang):
-            return self._try_gang(waiting, pod_class)
-        nodes = self._choose(waiting, pod_class)
+        if isinstance(waiting_pod, WaitingGang):
+            return self._try_gang(waiting_pod, pod_class)
+        nodes = self._choose(waiting_pod, pod_class)
         if not nodes:
             self.queue.block(pod_class)
             self._explanations.explain_later(pod_class)
             return False
         self.queue.unblock(pod_class)
-        self._plan_release(waiting, nodes)
+        self._plan_release(waiting_pod, nodes)
         self._write_planned()
         return True
 
@@ -383,34 +383,34 @@ class Gate:
         writing = self.releases.unwritten[namespace]
         return unbound < max(options.share * nodes, 1) and writing < max(options.share * options.parallel, 1)
 
-    def _choose(self, waiting: PodFacts, pod_class: PodClass) -> tuple[str, ...]:
+    def _choose(self, waiting_pod: PodFacts, pod_class: PodClass) -> tuple[str, ...]:
         """Return the best node, or several for a pod with claims, which are then assumed; empty if there is none."""
-        pod = waiting.pod
+        pod = waiting_pod.pod
         try:
-            candidates = self._candidates(waiting, pod_class)
+            candidates = self._candidates(waiting_pod, pod_class)
             if not pod.uses_claims:
                 return next(((name,) for name in candidates if self._assumptions.assume(pod, name).admits), ())
             if problem := claim_preference(pod)[1]:
-                self._turn.emit(WriteEvent(waiting.uid, reason_codes.UNKNOWN_CLAIM_PREFERENCE, problem))
-            chosen = self.claims.choose(pod, candidates, pod_class.drop)
-            return self._assumptions.assume_any(pod, self._nameable(waiting, chosen))
+                self._turn.emit(WriteEvent(waiting_pod.uid, reason_codes.UNKNOWN_CLAIM_PREFERENCE, problem))
+            chosen_nodes = self.claims.choose(pod, candidates, pod_class.drop)
+            return self._assumptions.assume_any(pod, self._nameable(waiting_pod, chosen_nodes))
         except AlignError as error:
             self._turn.emit(
-                WriteEvent(waiting.uid, reason_codes.INVALID_POD, f"no kubelet can decide on the pod: {error}")
+                WriteEvent(waiting_pod.uid, reason_codes.INVALID_POD, f"no kubelet can decide on the pod: {error}")
             )
             return ()
 
-    def _candidates(self, waiting: PodFacts, pod_class: PodClass) -> Iterator[str]:
-        """Yield the nodes that may be chosen, the best first, and after them those that the pod should avoid."""
-        avoided = self._avoided.of(waiting, now=self._turn.now)
+    def _candidates(self, waiting_pod: PodFacts, pod_class: PodClass) -> Iterator[str]:
+        """Yield the nodes that may be chosen, the best first, and then the nodes that the pod should avoid."""
+        avoided = self._avoided.of(waiting_pod, now=self._turn.now)
         last: list[str] = []
         for name in self.queue.candidates(pod_class, self._rank):
             if name in avoided:
                 last.append(name)
-            elif self._may_choose(waiting, pod_class, name):
+            elif self._may_choose(waiting_pod, pod_class, name):
                 yield name
         for name in last:
-            if self._may_choose(waiting, pod_class, name):
+            if self._may_choose(waiting_pod, pod_class, name):
                 yield name
 
     def _nameable(self, facts: PodFacts, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -424,15 +424,18 @@ class Gate:
         if len(names) <= MAX_CHANGED:
             names = [name for name in names if self._assumptions.has_room(name, pod)]
         ranked_hosts = self._assumptions.rank(pod, names)
-        return [(record(ranked.host) is None, -ranked.score.total, ranked.host) for ranked in ranked_hosts]
+        return [
+            (record(ranked_host.host) is None, -ranked_host.score.total, ranked_host.host)
+            for ranked_host in ranked_hosts
+        ]
 
-    def _may_choose(self, waiting: PodFacts, pod_class: PodClass, name: str) -> bool:
-        if not self._assumptions.has_room(name, waiting.pod):
+    def _may_choose(self, waiting_pod: PodFacts, pod_class: PodClass, name: str) -> bool:
+        if not self._assumptions.has_room(name, waiting_pod.pod):
             pod_class.drop(name)
             return False
-        if not self._kept_nodes.keeps_out(name, waiting.pod, waiting.order):
+        if not self._kept_nodes.keeps_out(name, waiting_pod.pod, waiting_pod.order):
             return True
-        self._kept_nodes.kept_out(name, waiting.pod)
+        self._kept_nodes.kept_out(name, waiting_pod.pod)
         return False
 
     # Gangs
@@ -440,8 +443,8 @@ class Gate:
     def _try_gang(self, gang: WaitingGang, pod_class: PodClass) -> bool:
         """Release all pods of a gang if they fit together; return whether they do."""
         try:
-            placed = self._count_placed(self._facts.gang(gang.key))
-            choice = self._gang_placement.choose(gang, placed=placed, now=self._turn.now)
+            placed_count = self._count_placed(self._facts.gang(gang.key))
+            choice = self._gang_placement.choose(gang, placed_count=placed_count, now=self._turn.now)
         except AlignError as error:
             choice = GangChoice(problem=f"gang {gang.key}: no kubelet can decide on its pods: {error}")
             for member in gang.members:
@@ -455,14 +458,14 @@ class Gate:
         self.queue.remove(gang.uid)
         self._ready.pop(gang.key, None)
         members = {member.uid: member for member in gang.members}
-        before: dict[str, str] = {}  #: node → uid of the last pod that is released there
+        last_released: dict[str, str] = {}  #: node → uid of the last pod that is released there
         for pod, host in choice.bindings:
-            after = before.get(host, "") if choice.in_turn else ""
+            after = last_released.get(host, "") if choice.in_turn else ""
             self._plan_release(members.pop(pod.uid), (host,), after=after)
-            before[host] = pod.uid
+            last_released[host] = pod.uid
         for member in members.values():  # more than the gang needs
             self._wait(member)
-        details = {"group": str(gang.key), "pods": len(choice.bindings), "nodes": len(before)}
+        details = {"group": str(gang.key), "pods": len(choice.bindings), "nodes": len(last_released)}
         self._turn.emit(Report("gang released", details=details))
         self._write_planned()
         return True
@@ -479,29 +482,32 @@ class Gate:
         self.queue.nodes_changed(nodes, taken=True)
 
     @contextmanager
-    def _isolated(self, step: str, waiting: PodFacts) -> Iterator[None]:
+    def _isolated(self, step: str, waiting_pod: PodFacts) -> Iterator[None]:
         """Let a step fail for one pod or gang alone, and try it again later."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            self.step_failed(step, waiting.uid, error, waiting)
+            self.step_failed(step, waiting_pod.uid, error, waiting_pod)
 
-    def step_failed(self, step: str, uid: str, error: Exception, waiting: PodFacts | None = None) -> None:
+    def step_failed(self, step: str, uid: str, error: Exception, waiting_pod: PodFacts | None = None) -> None:
         """Undo everything for a pod or gang whose step has failed, and try it again later."""
-        waiting = waiting or self._pods.get(uid)
-        pods = waiting.members if isinstance(waiting, WaitingGang) else (waiting,) if waiting else ()
+        waiting_pod = waiting_pod or self._pods.get(uid)
+        pods = waiting_pod.members if isinstance(waiting_pod, WaitingGang) else (waiting_pod,) if waiting_pod else ()
         uids = [facts.uid for facts in pods] or ([uid] if step == QUEUE else [])  # others are bound or gone
         seconds = self._count_failure(uids[0]) if uids else 0.0
-        name = waiting.full_name if waiting else uid
+        name = waiting_pod.full_name if waiting_pod else uid
         self._turn.failed(step, name, error, seconds)
         undo: list[Callable[[], object]] = [partial(self.queue.remove, uid)]
         for member in uids:
-            undo += [partial(each, member) for each in (self._stop_waiting, self._take_back, self._assumptions.forget)]
+            undo += [
+                partial(undo_step, member)
+                for undo_step in (self._stop_waiting, self._take_back, self._assumptions.forget)
+            ]
             undo.append(partial(self._cluster.forget, member))  # also where only a part of the step was done
             undo.append(partial(self._try_later, member, seconds, error))
-        for each in undo:
+        for undo_step in undo:
             with self._turn.isolated(step, name):
-                each()
+                undo_step()
 
     def _take_back(self, uid: str) -> None:
         if (release := self._end_release(uid, bound=False)) is not None:
@@ -652,17 +658,17 @@ class Gate:
         replaced = self.options.replace_stuck and bool(current.controllers)
         self._report("release given up", current, outcome=outcome, replaced=replaced, node=release.node)
         message = describe_failure(release, current.problem, outcome, replaced=replaced)
-        evicted = [release.uid] if replaced else []
+        evicted_uids = [release.uid] if replaced else []
         if current.group is not None:
             gang = self._facts.gang(current.group)
             message += f"; {len(gang.running)} of {gang.minimum} pods of gang {current.group} are bound"
             if replaced and 0 < len(gang.running) < gang.minimum:
                 message += ", and replaced as well"
-                evicted += gang.replaceable
-        self._turn.emit(WriteEvent(release.uid, reason_codes.NOT_SCHEDULED, message), *map(EvictPod, evicted))
+                evicted_uids += gang.replaceable
+        self._turn.emit(WriteEvent(release.uid, reason_codes.NOT_SCHEDULED, message), *map(EvictPod, evicted_uids))
 
     def explain_next(self) -> None:
-        """Say of the pods of one class why no node admits them, and of gangs that pods of them are missing."""
+        """Say why no node admits the pods of one class, and which gangs lack pods."""
         now = self._turn.now
         for key in [key for key, due in self.incomplete.items() if due <= now]:
             self.incomplete[key] = float("inf")

@@ -58,7 +58,7 @@ class WriteSteering:
 
 @dataclass(frozen=True, slots=True)
 class AnswerNodes:
-    """The answer to a scheduler that asks for nodes: these, or why it gets none."""
+    """The answer to a scheduler that asks for nodes: the nodes, or why the scheduler gets none."""
 
     offered: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  #: node → reason; evicting pods may help there
@@ -123,7 +123,7 @@ class WriteEvent:
 
 @dataclass(frozen=True, slots=True)
 class AwaitRoom:
-    """Wake a pod when one of these nodes has room for it: its scheduler need not try it again by itself."""
+    """Wake a pod when one of these nodes has room for the pod: its scheduler need not try the pod again by itself."""
 
     uid: str
     nodes: tuple[str, ...]

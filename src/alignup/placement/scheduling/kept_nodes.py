@@ -122,49 +122,49 @@ class KeptNodes:
 
     def _holders(self) -> list[NodeHolder]:
         """Return the pods and gangs for which nodes are kept."""
-        return list({id(kept.holder): kept.holder for kept in self._kept.values()}.values())
+        return list({id(kept_node.holder): kept_node.holder for kept_node in self._kept.values()}.values())
 
     def _nodes_of(self, holder: NodeHolder) -> dict[str, KeptNode]:
-        return {node: kept for node, kept in self._kept.items() if kept.holder is holder}
+        return {node: kept_node for node, kept_node in self._kept.items() if kept_node.holder is holder}
 
     # Questions
 
     def unschedulable(self) -> list[PodFacts]:
         """Return the pods that wait for their schedulers."""
-        waiting = [waiting.facts for waiting in self._waiting.values()]
-        return [facts for facts in waiting if facts.state is WaitState.UNSCHEDULABLE]
+        pods = [waiting_pod.facts for waiting_pod in self._waiting.values()]
+        return [facts for facts in pods if facts.state is WaitState.UNSCHEDULABLE]
 
     def overdue(self, now: float) -> list[PodFacts]:
         """Return the pods that have waited as long as a node is kept after, in their order; one of each gang."""
-        waiting = [waiting.facts for waiting in self._waiting.values()]
-        late = [facts for facts in waiting if now - facts.since >= self.patience.get(facts.state, float("inf"))]
+        pods = [waiting_pod.facts for waiting_pod in self._waiting.values()]
+        late = [facts for facts in pods if now - facts.since >= self.patience.get(facts.state, float("inf"))]
         late.sort(key=lambda facts: facts.order)
         return list({facts.group or facts.uid: facts for facts in reversed(late)}.values())[::-1]
 
     def keeps_out(self, node: str, pod: Pod, order: WaitingOrder, *, after: Sequence[Pod] = ()) -> bool:
-        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it.
+        """Return whether *node* is kept for a pod that comes before *pod*, and that would not fit beside *pod*.
 
-        Or it is kept for the active plan. *after*: other pods of a gang that would be there, too; one may stand for
-        several that are alike.
+        Or the node is kept for the active plan. *after*: other pods of a gang that would be on the node, too; one pod
+        may stand for several equal pods.
         """
         if self.plan.name and self.plan.keeps_out(node, pod, after=after):
             return True
-        kept = self._kept.get(node)
-        if kept is None or pod.uid in kept.holder.uids or order <= kept.holder.order:
+        kept_node = self._kept.get(node)
+        if kept_node is None or pod.uid in kept_node.holder.uids or order <= kept_node.holder.order:
             return False
         record = self._cluster.record(node)
         if record is not None and record.holds(pod.uid):  # this was decided when it got its place
             return False
-        others = [replace(other, uid=f"{SHAPE_UID}-{place}") for place, other in enumerate(after)]
-        return self._keeps_out(node, kept, (*others, pod))
+        others = [replace(other, uid=f"{SHAPE_UID}-{number}") for number, other in enumerate(after)]
+        return self._keeps_out(node, kept_node, (*others, pod))
 
-    def _keeps_out(self, node: str, kept: KeptNode, newcomers: Sequence[Pod]) -> bool:
-        record, (*pods, last) = self._cluster.record(node), kept.pods
-        beside = (*kept.later.values(), *newcomers, *pods)
+    def _keeps_out(self, node: str, kept_node: KeptNode, newcomers: Sequence[Pod]) -> bool:
+        record, (*pods, last) = self._cluster.record(node), kept_node.pods
+        beside = (*kept_node.later.values(), *newcomers, *pods)
         if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
             return True
-        staying = {*kept.later, *(newcomer.uid for newcomer in newcomers)}
-        return not fits_after(record, kept.pods, newcomers, staying=staying)
+        staying = {*kept_node.later, *(newcomer.uid for newcomer in newcomers)}
+        return not fits_after(record, kept_node.pods, newcomers, staying=staying)
 
     def keeps_off(self, node: str, pod: Pod, nodes: NodeSet) -> bool:
         """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes.
@@ -173,34 +173,34 @@ class KeptNodes:
         """
         if self.plan.keeps_off(node, pod, nodes):
             return True
-        kept, record = self._kept.get(node), self._cluster.record(node)
-        if kept is None or record is None or pod.uid not in kept.later:
+        kept_node, record = self._kept.get(node), self._cluster.record(node)
+        if kept_node is None or record is None or pod.uid not in kept_node.later:
             return False
-        return not fits_after(record.without(pod.uid), kept.pods, (pod,), staying=kept.later, nodes=nodes)
+        return not fits_after(record.without(pod.uid), kept_node.pods, (pod,), staying=kept_node.later, nodes=nodes)
 
     def refusals(self, pod: Pod, order: WaitingOrder) -> dict[str, str]:
         """Return the nodes that are kept from a pod, and why."""
-        kept = {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}
-        return kept | self.plan.refusals(pod)
+        refusals = {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}
+        return refusals | self.plan.refusals(pod)
 
     def describe(self, node: str, pod: Pod | None = None) -> str:
         """Return which pod *node* is kept for, in words, or why it is kept from a pod; empty: it is not."""
         if pod is not None and self.plan.name and self.plan.keeps_out(node, pod):
             return self.plan.describe(pod)
-        kept = self._kept.get(node)
-        if kept is None:
+        kept_node = self._kept.get(node)
+        if kept_node is None:
             return self.plan.describe() if node in self.plan.nodes else ""
-        return f"kept for {kept.holder.name}, which has waited longer"
+        return f"kept for {kept_node.holder.name}, which has waited longer"
 
     # Changes
 
     def waits(self, facts: PodFacts) -> None:
         """Note that a pod waits, or its present version."""
-        waiting = self._waiting.get(facts.uid)
-        if waiting is None:
+        waiting_pod = self._waiting.get(facts.uid)
+        if waiting_pod is None:
             self._waiting[facts.uid] = WaitingPod(facts)
         else:
-            waiting.facts = facts
+            waiting_pod.facts = facts
 
     def waits_no_longer(self, uid: str) -> list[Instruction]:
         """Note that a pod is placed or gone; return the nodes that are not kept for it any more."""
@@ -214,36 +214,36 @@ class KeptNodes:
         self.ended(pod.uid)
         self._not_delayed(pod.uid)
         for node in nodes:
-            kept = self._kept.get(node)
-            if kept is not None and pod.uid not in kept.holder.uids and order > kept.holder.order:
-                kept.later[pod.uid] = pod
+            kept_node = self._kept.get(node)
+            if kept_node is not None and pod.uid not in kept_node.holder.uids and order > kept_node.holder.order:
+                kept_node.later[pod.uid] = pod
 
     def ended(self, uid: str) -> None:
         """Note that a pod is on no node any more."""
-        for kept in self._kept.values():
-            kept.later.pop(uid, None)
+        for kept_node in self._kept.values():
+            kept_node.later.pop(uid, None)
 
     def kept_out(self, node: str, pod: Pod) -> None:
-        """Note that a pod waits that *node* would admit, were it not kept."""
-        kept = self._kept.get(node)
-        if kept is not None and pod.namespace != kept.holder.namespace:
-            kept.holder.delayed.add(pod.uid)
+        """Note that a pod waits that *node* would admit if the node were not kept."""
+        kept_node = self._kept.get(node)
+        if kept_node is not None and pod.namespace != kept_node.holder.namespace:
+            kept_node.holder.delayed.add(pod.uid)
 
     def _not_delayed(self, uid: str) -> None:
-        for kept in self._kept.values():
-            kept.holder.delayed.discard(uid)
+        for kept_node in self._kept.values():
+            kept_node.holder.delayed.discard(uid)
 
     def node_changed(self, node: str) -> list[Instruction]:
-        """Give back a node that is gone, or has changed so that it may not suit its holder; return all of its nodes.
+        """Give back a node that is gone, or has changed and may not suit its holder; return all nodes of the holder.
 
-        The other nodes of a gang are given back, too: others may be better now.
+        The other nodes of a gang are given back, too, since different nodes may be better now.
         """
-        kept = self._kept.get(node)
-        return self._give_back([kept.holder], "the node has changed") if kept else []
+        kept_node = self._kept.get(node)
+        return self._give_back([kept_node.holder], "the node has changed") if kept_node else []
 
     def give_to_plan(self) -> list[Instruction]:
         """Give back the nodes that a plan needs now; return all of their holders' nodes."""
-        holders = [kept.holder for node in self.plan.nodes if (kept := self._kept.get(node))]
+        holders = [kept_node.holder for node in self.plan.nodes if (kept_node := self._kept.get(node))]
         return self._give_back(holders, f"plan {self.plan.name} needs it")
 
     def clear(self) -> list[Instruction]:
@@ -251,7 +251,9 @@ class KeptNodes:
         return self._give_back(self._holders(), "this process does not lead any more")
 
     def _give_back(self, holders: Collection[NodeHolder], reason: str) -> list[Instruction]:
-        return self._give_nodes_back([node for node, kept in self._kept.items() if kept.holder in holders], reason)
+        return self._give_nodes_back(
+            [node for node, kept_node in self._kept.items() if kept_node.holder in holders], reason
+        )
 
     def _give_nodes_back(self, nodes: Iterable[str], reason: str) -> list[Instruction]:
         given_back = {node: self._kept.pop(node).holder for node in nodes}
@@ -267,22 +269,22 @@ class KeptNodes:
         given_back: list[Instruction] = []
         for step in (self._give_back_changed, self._give_back_unused, self._give_back_delaying):
             for holder in self._holders():
-                done = self._isolated(holder.first, now, partial(step, holder, now))
-                given_back += self._give_back([holder], FAILED) if done is None else done
+                instructions = self._isolated(holder.first, now, partial(step, holder, now))
+                given_back += self._give_back([holder], FAILED) if instructions is None else instructions
         self._checked = now
         return given_back + self._keep_next(now)
 
-    def _isolated(self, waiting: WaitingPod, now: float, step: Callable[[], Result]) -> Result | None:
+    def _isolated(self, waiting_pod: WaitingPod, now: float, step: Callable[[], Result]) -> Result | None:
         """Let a step fail for one pod alone, which gets no nodes for a while then."""
         try:
             return step()
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            waiting.retry = now + UNSUITABLE_SECONDS
-            self._turn.failed("place", waiting.facts.full_name, error, UNSUITABLE_SECONDS)
+            waiting_pod.retry = now + UNSUITABLE_SECONDS
+            self._turn.failed("place", waiting_pod.facts.full_name, error, UNSUITABLE_SECONDS)
             return None
 
     def _give_back_delaying(self, holder: NodeHolder, now: float) -> list[Instruction]:
-        """Give back nodes that delay pods of other namespaces: all of them after the limit, or those beyond a share."""
+        """Give back nodes that delay pods of other namespaces: all nodes after the limit, or nodes beyond a share."""
         nodes = list(self._nodes_of(holder))
         if holder.delayed and self.namespaces.kept_out(holder.namespace, now - self._checked, now):
             return self._give_nodes_back(nodes, PATIENCE)
@@ -296,7 +298,7 @@ class KeptNodes:
         if holder.limited is not None:
             return []
         nodes = self._nodes_of(holder).items()
-        has_room = all(self._cluster.verdict(kept.pods[0], node).admits for node, kept in nodes)
+        has_room = all(self._cluster.verdict(kept_node.pods[0], node).admits for node, kept_node in nodes)
         holder.room_since = (now if holder.room_since is None else holder.room_since) if has_room else None
         if holder.room_since is None or now - holder.room_since < ROOM_SECONDS:
             return []
@@ -314,9 +316,9 @@ class KeptNodes:
             holder.first.retry = now
             return self._give_back([holder], "others may be kept for the gang")
         changed = False
-        for node, kept in self._nodes_of(holder).items():
+        for node, kept_node in self._nodes_of(holder).items():
             changed |= self._cluster.record(node) is None
-            self._keeps_out(node, kept, ())  # if the holder is to blame, this fails here, and not only for others
+            self._keeps_out(node, kept_node, ())  # if the holder is to blame, this fails here, and not only for others
         if holder.group:
             current = self._as_holder(holder.first)
             changed |= current is None or (current[0].group, current[0].order) != (holder.group, holder.order)
@@ -326,57 +328,59 @@ class KeptNodes:
         """Keep nodes for the first pod that has waited long and has none, or note which holders it waits for."""
         by_namespace = Counter(holder.namespace for holder in self._holders())
         due = [
-            waiting
-            for waiting in self._waiting.values()
-            if by_namespace[waiting.facts.namespace] < NAMESPACE_HOLDERS
-            and self._isolated(waiting, now, partial(self._is_due, waiting, now))
+            waiting_pod
+            for waiting_pod in self._waiting.values()
+            if by_namespace[waiting_pod.facts.namespace] < NAMESPACE_HOLDERS
+            and self._isolated(waiting_pod, now, partial(self._is_due, waiting_pod, now))
         ]
-        for waiting in sorted(due, key=lambda waiting: waiting.facts.order):
-            done = self._isolated(waiting, now, partial(self._keep_for, waiting, now))
-            if done is not None:
-                return done
+        for waiting_pod in sorted(due, key=lambda waiting_pod: waiting_pod.facts.order):
+            instructions = self._isolated(waiting_pod, now, partial(self._keep_for, waiting_pod, now))
+            if instructions is not None:
+                return instructions
         return []
 
-    def _keep_for(self, waiting: WaitingPod, now: float) -> list[Instruction] | None:
+    def _keep_for(self, waiting_pod: WaitingPod, now: float) -> list[Instruction] | None:
         """Keep nodes for a pod, or its gang; ``None``: the gang cannot start anyway."""
-        candidate = self._as_holder(waiting)
+        candidate = self._as_holder(waiting_pod)
         if candidate is None:
             return None
-        waiting.retry = now + UNSUITABLE_SECONDS
+        waiting_pod.retry = now + UNSUITABLE_SECONDS
         holder, pods = candidate
         try:
             hosts = self._find_nodes(pods, holder)
         except AlignError:  # no kubelet can decide on it
             hosts = {}
         holders = self._holders()
-        earlier = holders if len(holders) >= MAX_HOLDERS else [each for each in holders if each.group and holder.group]
+        earlier = (
+            holders if len(holders) >= MAX_HOLDERS else [other for other in holders if other.group and holder.group]
+        )
         if hosts and earlier:
             earlier[0].delayed.add(holder.uid)
             return []
         self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
-        waited = now - waiting.facts.since
+        waited = now - waiting_pod.facts.since
         return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
 
-    def _is_due(self, waiting: WaitingPod, now: float) -> bool:
-        facts = waiting.facts
+    def _is_due(self, waiting_pod: WaitingPod, now: float) -> bool:
+        facts = waiting_pod.facts
         patience = self.patience.get(facts.state)
-        if patience is None or now - facts.since < patience or waiting.retry > now:
+        if patience is None or now - facts.since < patience or waiting_pod.retry > now:
             return False
         return self._will_schedule(facts) and self.namespaces.may_keep(facts.namespace, now)
 
-    def _as_holder(self, waiting: WaitingPod) -> tuple[NodeHolder, Sequence[PodFacts]] | None:
+    def _as_holder(self, waiting_pod: WaitingPod) -> tuple[NodeHolder, Sequence[PodFacts]] | None:
         """Return a pod, or its gang if more than one pod of it is missing, with the pods that must start together.
 
         ``None``: the gang cannot start anyway, since too few of its pods exist.
         """
-        facts = waiting.facts
+        facts = waiting_pod.facts
         if facts.group is None:
-            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+            return NodeHolder(facts.full_name, waiting_pod, facts.order, frozenset((facts.uid,))), (facts,)
         gang = self._facts.gang(facts.group)
-        placed = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
-        missing = gang.minimum - placed
+        placed_count = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
+        missing = gang.minimum - placed_count
         if missing <= 1:
-            return NodeHolder(facts.full_name, waiting, facts.order, frozenset((facts.uid,))), (facts,)
+            return NodeHolder(facts.full_name, waiting_pod, facts.order, frozenset((facts.uid,))), (facts,)
         uids = gang.gated if facts.state is WaitState.GATED else gang.waiting
         members = [member for uid in uids if not self._is_placed(uid) and (member := self._facts.pod(uid))]
         members = [member for member in members if self._will_schedule(member)]
@@ -386,16 +390,16 @@ class KeptNodes:
             return None
         members.sort(key=lambda member: member.order)
         # The rest of a gang that has started comes before all others of its priority, but not before higher ones.
-        order = (members[0].order[0], "", "", "") if placed else members[0].order
-        holder = NodeHolder(f"gang {facts.group}", waiting, order, frozenset(uids), facts.group)
+        order = (members[0].order[0], "", "", "") if placed_count else members[0].order
+        holder = NodeHolder(f"gang {facts.group}", waiting_pod, order, frozenset(uids), facts.group)
         return holder, [member for member in members if needs_alignment(member.pod)][:missing]
 
     def _find_nodes(self, members: Sequence[PodFacts], holder: NodeHolder) -> dict[str, tuple[Pod, ...]]:
-        """Return the nodes that pods need after the end of others, and may use; those with the fewest pods first."""
+        """Return nodes that pods may use, and need after other pods have ended; nodes with the fewest pods first."""
         cluster, pods = self._cluster, [member.pod for member in members]
         by_uid = {member.uid: member for member in members}
-        taken = {*self._kept, *self.plan.nodes}
-        records = [record for name in cluster.hosts if name not in taken and (record := cluster.record(name))]
+        kept_names = {*self._kept, *self.plan.nodes}
+        records = [record for name in cluster.hosts if name not in kept_names and (record := cluster.record(name))]
         records.sort(key=lambda record: (len(record.ledger.pods) + len(record.bindings), record.name))
         usable = usable_hosts(
             pods,

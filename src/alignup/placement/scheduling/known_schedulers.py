@@ -1,4 +1,4 @@
-"""The known schedulers: pods of others get no places, and no node is kept for them."""
+"""The known schedulers: pods of other schedulers get no places, and no node is kept for such pods."""
 
 from alignup.placement.scheduling.facts import PodFacts, WaitState
 from alignup.placement.scheduling.options import DEFAULT_SCHEDULER
@@ -28,7 +28,7 @@ class KnownSchedulers:
         return self._turn.now - self._asked.get(name, float("-inf")) < ASKED_SECONDS
 
     def know(self, facts: PodFacts) -> bool:
-        """Return whether a known scheduler will schedule a pod; of gated ones those that they are released to."""
+        """Return whether a known scheduler will schedule a pod; for a gated pod, whether pods are released to it."""
         if facts.state is WaitState.GATED:
             return (facts.scheduler or DEFAULT_SCHEDULER) in self.of_gate
         return self.has(facts.scheduler)

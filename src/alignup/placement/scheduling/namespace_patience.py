@@ -37,11 +37,14 @@ class NamespacePatience:
         self._records = {name: record for name, record in self._records.items() if now - record.last < seconds}
 
     def kept_out(self, namespace: str, seconds: float, now: float) -> bool:
-        """Note that pods of others were kept out for *seconds* more; return whether that must end, with a pause."""
+        """Note that pods of other namespaces were kept out for *seconds* more; return whether this must pause."""
         record = self._records.setdefault(namespace, _Record(now))
-        record.last, record.seconds = now, record.seconds + seconds
+        record.last = now
+        record.seconds = record.seconds + seconds
         factor = BACK_OFF ** min(record.pauses, 16)
         if record.seconds < self.limit / factor:
             return False
-        record.until, record.seconds, record.pauses = now + self.limit * factor, 0.0, record.pauses + 1
+        record.until = now + self.limit * factor
+        record.seconds = 0.0
+        record.pauses = record.pauses + 1
         return True

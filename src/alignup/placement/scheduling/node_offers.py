@@ -74,7 +74,7 @@ class NodeOffers:
             self._turn.emit(AnswerNodes(problem=f"alignup cannot read the pod: {error}"))
 
     def scores(self, pod: Pod, nodes: Collection[str]) -> dict[str, float]:
-        """Return how well a pod would be placed on those of *nodes* that admit it."""
+        """Return how well a pod would be placed on the nodes of *nodes* that admit the pod."""
         verdicts = self._verdicts(pod, nodes).items() if needs_alignment(pod) else ()
         totals = {node: verdict.score.total for node, verdict in verdicts if verdict.admits and verdict.score}
         if pod.uses_claims:
@@ -90,14 +90,14 @@ class NodeOffers:
         if waits := self._claims.waits(pod):
             return AnswerNodes(unresolvable=dict.fromkeys(names, waits))
         place = self._gangs.place(event.facts, names)
-        kept = self._refusals(pod)  # also because of the places that others of its gang have now
+        refusals = self._refusals(pod)  # also because of the places that others of its gang have now
         if place is not None:
             others = self._without_report(names) if place.unfit else []  # gangs are not decided there
-            if others and (chosen := self._best(event, others, kept)):
-                return AnswerNodes(tuple(chosen))
+            if others and (best_nodes := self._best(event, others, refusals)):
+                return AnswerNodes(tuple(best_nodes))
             if place.problem:
                 self._wake_ups.refused(event.facts, names)
-                for node in kept:
+                for node in refusals:
                     if node in names and place.unfit and self._cluster.verdict(pod, node).admits:
                         self._kept_out(node, pod)
                 # Evicting others for one pod would not let the gang start.
@@ -110,50 +110,52 @@ class NodeOffers:
             if place.host:
                 return AnswerNodes((place.host,))
         if not needs_alignment(pod) and not restricts_claims(pod):
-            return self._answer_unaligned(event.facts, names, kept)
-        if chosen := self._best(event, names, kept):
+            return self._answer_unaligned(event.facts, names, refusals)
+        if best_nodes := self._best(event, names, refusals):
             self.forget(pod.uid)
-            self._offered |= dict.fromkeys(chosen, (pod.uid, self._turn.now + OFFER_SECONDS))
-            return AnswerNodes(tuple(chosen))
-        return self._refuse(event.facts, names, kept)
+            self._offered |= dict.fromkeys(best_nodes, (pod.uid, self._turn.now + OFFER_SECONDS))
+            return AnswerNodes(tuple(best_nodes))
+        return self._refuse(event.facts, names, refusals)
 
-    def _answer_unaligned(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
-        """Offer all nodes to a pod that no kubelet aligns, but those that are kept, or full with pods on their way.
+    def _answer_unaligned(
+        self, facts: PodFacts, names: Collection[str], kept_reasons: Mapping[str, str]
+    ) -> AnswerNodes:
+        """Offer all nodes to a pod that no kubelet aligns, except nodes in *kept_reasons* and full nodes.
 
-        Its scheduler does not know of these.
+        Full nodes are full with pods on their way, of which the scheduler of the pod does not know.
         """
         pod = facts.pod
         full = [node for node in self._assumptions.hosts if not self._assumptions.has_room(node, pod)]
-        refusals = dict.fromkeys(full, FULL) | dict(kept)
-        refused = {node: refusals[node] for node in names if node in refusals} if refusals else {}
-        offered = tuple(node for node in names if node not in refused)
-        if not offered:
+        refusals = dict.fromkeys(full, FULL) | dict(kept_reasons)
+        node_refusals = {node: refusals[node] for node in names if node in refusals} if refusals else {}
+        offered_nodes = tuple(node for node in names if node not in node_refusals)
+        if not offered_nodes:
             self._wake_ups.refused(facts, names)
-        return AnswerNodes(offered, unresolvable=refused, aligned=False)
+        return AnswerNodes(offered_nodes, unresolvable=node_refusals, aligned=False)
 
-    def _refuse(self, facts: PodFacts, names: Collection[str], kept: Mapping[str, str]) -> AnswerNodes:
+    def _refuse(self, facts: PodFacts, names: Collection[str], refusals: Mapping[str, str]) -> AnswerNodes:
         """Say why no node is offered, and where evicting pods may help."""
         pod = facts.pod
         verdicts = self._verdicts(pod, names)
-        for node in kept:
+        for node in refusals:
             if node in verdicts and verdicts[node].admits:
                 self._kept_out(node, pod)
         if restricts_claims(pod):  # every node that admits it was tried
-            kept = dict.fromkeys(verdicts, NOT_ALIGNED if must_align(pod) else NO_NEAR_DEVICES) | dict(kept)
-        kept = {node: reason for node, reason in kept.items() if node in verdicts and verdicts[node].admits}
-        reasons = {node: verdict.reason for node, verdict in verdicts.items()} | kept
+            refusals = dict.fromkeys(verdicts, NOT_ALIGNED if must_align(pod) else NO_NEAR_DEVICES) | dict(refusals)
+        refusals = {node: reason for node, reason in refusals.items() if node in verdicts and verdicts[node].admits}
+        reasons = {node: verdict.reason for node, verdict in verdicts.items()} | refusals
         self._wake_ups.refused(facts, names)
-        resolvable = self._preemption.resolvable(pod, [node for node in verdicts if node not in kept])
+        resolvable = self._preemption.resolvable(pod, [node for node in verdicts if node not in refusals])
         return AnswerNodes(
             failed={node: reason for node, reason in reasons.items() if node in resolvable},
             unresolvable={node: reason for node, reason in reasons.items() if node not in resolvable},
         )
 
-    def _best(self, event: NodesAsked, names: Collection[str], kept: Collection[str]) -> list[str]:
-        """Return the best nodes but those *kept* for others; those that others may get, or the pod avoids, after them.
+    def _best(self, event: NodesAsked, names: Collection[str], refused_nodes: Collection[str]) -> list[str]:
+        """Return the best nodes without *refused_nodes*.
 
-        Nodes without a report are the last. A pod that was not bound after the last offer may need another node, so it
-        gets several.
+        Nodes that other pods may get, or that this pod avoids, come after the others, and nodes without a report last.
+        A pod that was not bound after the last offer may need another node, so it gets several.
         """
         pod, limit = event.facts.pod, self.options.offered
         if limit is None:
@@ -161,21 +163,23 @@ class NodeOffers:
         last = self._offered_to_others(pod.uid) | event.avoided
         if pod.uid in self._assumptions:  # the scheduler tries again, and the assumed node still admits the pod
             ranked = [ranked.host for ranked in self._cluster.rank(pod, names)]
-            chosen = sorted(ranked, key=lambda name: name in last)
+            best_nodes = sorted(ranked, key=lambda name: name in last)
         else:
-            wanted = limit if not pod.uses_claims else len(names) if restricts_claims(pod) else MAX_JUDGED
-            chosen = self._cluster.best(pod, max(limit, wanted) + len(kept), among=names, last=last)
-        chosen = [name for name in chosen if name not in kept]
+            candidate_count = limit if not pod.uses_claims else len(names) if restricts_claims(pod) else MAX_JUDGED
+            best_nodes = self._cluster.best(
+                pod, max(limit, candidate_count) + len(refused_nodes), among=names, last=last
+            )
+        best_nodes = [name for name in best_nodes if name not in refused_nodes]
         if pod.uses_claims:
-            chosen = self._suitability.select(pod, chosen, limit)
-        others = self._without_report(names) if len(chosen) < limit else []
+            best_nodes = self._suitability.select(pod, best_nodes, limit)
+        others = self._without_report(names) if len(best_nodes) < limit else []
         if others and not restricts_claims(pod):
             verdicts = self._verdicts(pod, others)
             judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
-            chosen += [name for _, name in sorted(judged) if verdicts[name].admits]
+            best_nodes += [name for _, name in sorted(judged) if verdicts[name].admits]
             if self.options.allow_unknown and not needs_exact_host(pod):
-                chosen += [name for name in others if not verdicts[name].admits]
-        return chosen[:limit]
+                best_nodes += [name for name in others if not verdicts[name].admits]
+        return best_nodes[:limit]
 
     def _offered_to_others(self, uid: str) -> set[str]:
         """Return the nodes that were offered to other pods lately."""

@@ -54,8 +54,8 @@ class PlanRoom:
         model = record.model
         after: Ledger | None = ledger
         try:
-            for place, pod in enumerate(pods):
-                after = after and model.admit(after, replace(pod, uid=f"{SHAPE_UID}-new-{place}"), nodes)
+            for number, pod in enumerate(pods):
+                after = after and model.admit(after, replace(pod, uid=f"{SHAPE_UID}-new-{number}"), nodes)
             for index in plan.remaining():
                 step, planned = plan.steps[index], plan.pods.get(index)
                 if step.node != record.name or after is None:

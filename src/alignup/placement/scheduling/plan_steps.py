@@ -180,7 +180,7 @@ class RunningPlan:
 
 def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str:
     """Return why one of the remaining pods may not be evicted; empty: all may."""
-    evicted = {step.uid for step in plan.steps if step.evicts}
+    evicted_uids = {step.uid for step in plan.steps if step.evicts}
     for index in plan.remaining():
         step = plan.steps[index]
         pod = running.get(step.uid) if step.evicts else None
@@ -193,15 +193,15 @@ def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str
         if plan.replacement_of(index) is None and not pod.preemptible:
             return f"{step.pod} may not be evicted without a new place: it is not of lower priority, or not allowed"
         together = {other.pod.uid for other in running.values() if pod.group and other.group == pod.group}
-        if left := together - evicted - set(plan.bound):
-            names = ", ".join(sorted(f"{running[uid].pod.namespace}/{running[uid].pod.name}" for uid in left))
+        if left_uids := together - evicted_uids - set(plan.bound):
+            names = ", ".join(sorted(f"{running[uid].pod.namespace}/{running[uid].pod.name}" for uid in left_uids))
             return f"{step.pod} may be evicted only with all of its group, and these stay: {names}"
     return ""
 
 
-def is_alike(evicted: Pod, pod: Pod) -> bool:
+def is_alike(evicted_pod: Pod, pod: Pod) -> bool:
     """Return whether two pods request the same; a bound pod was read without labels and annotations."""
-    return shape_key(_bare(evicted)) == shape_key(_bare(pod))
+    return shape_key(_bare(evicted_pod)) == shape_key(_bare(pod))
 
 
 def _bare(pod: Pod) -> Pod:

@@ -32,7 +32,7 @@ _List = tuple[str, bool]  #: namespace, and whether it is that of blocked classe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGang(PodFacts):
-    """The pods of a group that wait, as one entry of the queue; the other fields are those of the first of them."""
+    """The pods of a group that wait, as one entry of the queue; the other fields are fields of the first pod."""
 
     key: GroupKey
     members: tuple[PodFacts, ...]
@@ -84,11 +84,11 @@ class PodClass:
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the nodes, the best first; the caller may drop the last one."""
-        place = 0
-        while self.ranking is not None and place < len(self.ranking):
-            rank = self.ranking[place]
+        position = 0
+        while self.ranking is not None and position < len(self.ranking):
+            rank = self.ranking[position]
             yield rank[2]
-            place += rank[2] in self._ranks
+            position += rank[2] in self._ranks
 
 
 @dataclass(slots=True, eq=False)
@@ -108,8 +108,8 @@ class NodeChanges:
 
     def since(self, version: int) -> list[str]:
         nodes = []
-        for node, changed in reversed(self._versions.items()):
-            if changed <= version:
+        for node, node_version in reversed(self._versions.items()):
+            if node_version <= version:
                 break
             nodes.append(node)
         return nodes
@@ -131,9 +131,9 @@ class BlockedClasses:
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry; do nothing without it, since an earlier step may have failed."""
-        place = bisect_left(self.entries, entry)
-        if self.entries[place : place + 1] == [entry]:
-            del self.entries[place]
+        position = bisect_left(self.entries, entry)
+        if self.entries[position : position + 1] == [entry]:
+            del self.entries[position]
 
     def next(self, changes: int) -> Entry | None:
         """Return the first pod of the class to try next, after as many *changes*; ``None``: there were none since."""
@@ -141,10 +141,12 @@ class BlockedClasses:
             if self._over:
                 if self._changes == changes:
                     return None
-                self._changes, self._tried, self._over = changes, None, False
-            place = 0 if self._tried is None else bisect_right(self.entries, self._tried)
-            if place < len(self.entries):
-                return self.entries[place]
+                self._changes = changes
+                self._tried = None
+                self._over = False
+            position = 0 if self._tried is None else bisect_right(self.entries, self._tried)
+            if position < len(self.entries):
+                return self.entries[position]
             self._over = True
 
     def tried(self, entry: Entry) -> None:
@@ -169,22 +171,22 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         self._blocked: dict[str, BlockedClasses] = {}  #: by namespace
         self._failures: Counter[_List] = Counter()
 
-    def add(self, waiting: PodFacts) -> PodClass:
+    def add(self, waiting_pod: PodFacts) -> PodClass:
         """Add a pod, or replace it by its present version; return its class."""
-        self._pop(waiting.uid)
-        namespace = waiting.namespace
-        key = _class_key(waiting)
-        if self._is_planned(waiting.uid):
-            key = (key, waiting.uid)  # no other pod may go where it may
+        self._pop(waiting_pod.uid)
+        namespace = waiting_pod.namespace
+        key = _class_key(waiting_pod)
+        if self._is_planned(waiting_pod.uid):
+            key = (key, waiting_pod.uid)  # no other pod may go where it may
         pod_class = self._classes.get(key)
         if pod_class is None:
-            representative = replace(waiting.pod, uid=SHAPE_UID)
+            representative = replace(waiting_pod.pod, uid=SHAPE_UID)
             pod_class = self._classes[key] = PodClass(key, namespace, representative)
         self._unused.pop(pod_class, None)
-        before = self._kinds[pod_class][0] if pod_class in self._kinds else None
-        self.put(waiting.uid, waiting, kind=pod_class, order=waiting.order)
+        head_before = self._kinds[pod_class][0] if pod_class in self._kinds else None
+        self.put(waiting_pod.uid, waiting_pod, kind=pod_class, order=waiting_pod.order)
         self.namespaces[namespace] += 1
-        self._replace_head(pod_class, before)
+        self._replace_head(pod_class, head_before)
         return pod_class
 
     def _pop(self, uid: str) -> Entry | None:
@@ -206,18 +208,18 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
                 self._replace_head(pod_class, entry)
         return entry
 
-    def _replace_head(self, pod_class: PodClass, before: Entry | None) -> None:
-        """Note that the first pod of a class may be another than *before*."""
+    def _replace_head(self, pod_class: PodClass, head_before: Entry | None) -> None:
+        """Note that the first pod of a class may be another pod than *head_before*."""
         head = self._kinds[pod_class][0]
-        if head is before:
+        if head is head_before:
             return
         if pod_class not in self.blocked:
             heapq.heappush(self._new.setdefault(pod_class.namespace, []), head)
             return
-        blocked = self._blocked.setdefault(pod_class.namespace, BlockedClasses(self._freed))
-        if before is not None:
-            blocked.remove(before)
-        blocked.put(head)
+        blocked_classes = self._blocked.setdefault(pod_class.namespace, BlockedClasses(self._freed))
+        if head_before is not None:
+            blocked_classes.remove(head_before)
+        blocked_classes.put(head)
 
     def is_blocked(self, uid: str) -> bool:
         entry = self._entries.get(uid)
@@ -253,10 +255,10 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
     def _unblock(self, pod_class: PodClass, head: Entry) -> None:
         if pod_class in self.blocked:
             self.blocked.discard(pod_class)
-            blocked = self._blocked.get(pod_class.namespace)
-            if blocked is not None:
-                blocked.remove(head)
-                if not blocked.entries:
+            blocked_classes = self._blocked.get(pod_class.namespace)
+            if blocked_classes is not None:
+                blocked_classes.remove(head)
+                if not blocked_classes.entries:
                     del self._blocked[pod_class.namespace]
 
     def next_head(
@@ -276,8 +278,8 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         patient = [key for key in firsts if self._failures[key] < MAX_FAILURES]
         if not patient:
             self._failures.clear()
-        chosen = min(patient or firsts, key=lambda key: firsts[key])
-        entry, (namespace, again) = firsts[chosen], chosen
+        chosen_key = min(patient or firsts, key=lambda key: firsts[key])
+        entry, (namespace, again) = firsts[chosen_key], chosen_key
         if again:
             self._blocked[namespace].tried(entry)
         else:
@@ -301,11 +303,11 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
         return None
 
     def _first_blocked(self, namespace: str) -> Entry | None:
-        blocked = self._blocked.get(namespace)
-        while blocked is not None and (entry := blocked.next(self._freed)) is not None:
+        blocked_classes = self._blocked.get(namespace)
+        while blocked_classes is not None and (entry := blocked_classes.next(self._freed)) is not None:
             if self._is_head(entry):
                 return entry
-            blocked.remove(entry)  # it is outdated, since a step failed
+            blocked_classes.remove(entry)  # it is outdated, since a step failed
         return None
 
     def _is_head(self, entry: Entry) -> bool:
@@ -314,7 +316,7 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
     # Nodes
 
     def nodes_changed(self, names: Iterable[str], *, taken: bool = False) -> None:
-        """Rank these nodes again; unless something was *taken* from them, they may admit blocked classes now."""
+        """Rank these nodes again; unless pods have *taken* resources there, the nodes may admit blocked classes now."""
         nodes = self._facts.nodes
         for name in names:
             if name in nodes:
@@ -330,26 +332,26 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
 
     def candidates(self, pod_class: PodClass, rank: RankNodes) -> Iterator[str]:
         """Return the nodes that admit the pods of a class, the best first."""
-        changed = self._changes.since(pod_class.version)
+        changed_nodes = self._changes.since(pod_class.version)
         first: PodFacts = self._kinds[pod_class][0].item
-        if pod_class.ranking is None or len(changed) > MAX_CHANGED:
+        if pod_class.ranking is None or len(changed_nodes) > MAX_CHANGED:
             pod_class.rank(None, rank(pod_class.pod, self._facts.allowed(first)))
         else:
-            allowed = [node for node in changed if self._facts.allows(first, node)]
-            pod_class.rank(changed, rank(pod_class.pod, allowed) if allowed else ())
+            allowed_nodes = [node for node in changed_nodes if self._facts.allows(first, node)]
+            pod_class.rank(changed_nodes, rank(pod_class.pod, allowed_nodes) if allowed_nodes else ())
         pod_class.version = self._changes.version
         return iter(pod_class)
 
 
-def _class_key(waiting: PodFacts) -> Hashable:
-    if isinstance(waiting, WaitingGang):
-        return waiting.key
-    return waiting.namespace, kind_key(waiting)
+def _class_key(waiting_pod: PodFacts) -> Hashable:
+    if isinstance(waiting_pod, WaitingGang):
+        return waiting_pod.key
+    return waiting_pod.namespace, kind_key(waiting_pod)
 
 
-def kind_key(waiting: PodFacts) -> Hashable:
+def kind_key(waiting_pod: PodFacts) -> Hashable:
     """Return a key that is equal for pods of a namespace that can go to the same nodes."""
-    return shape_key(waiting.pod), waiting.selection, _claims_key(waiting.pod)
+    return shape_key(waiting_pod.pod), waiting_pod.selection, _claims_key(waiting_pod.pod)
 
 
 def _claims_key(pod: Pod) -> Hashable:

@@ -143,8 +143,10 @@ class PodSteering:
     def use(self, hold: float) -> None:
         """Expect that observers wait *hold* seconds for a pod; what depends on them may take longer in proportion."""
         share = hold / HOLD_SECONDS
-        self.ready_seconds, self.held_seconds = READY_SECONDS * share, HELD_SECONDS * share
-        self.restore_seconds, self.wait_seconds = RESTORE_SECONDS * share, WAIT_SECONDS * share
+        self.ready_seconds = READY_SECONDS * share
+        self.held_seconds = HELD_SECONDS * share
+        self.restore_seconds = RESTORE_SECONDS * share
+        self.wait_seconds = WAIT_SECONDS * share
 
     def begin(
         self, facts: PodFacts, node: str, done: Callable[[Steered], object], beside: ClaimsBeside | None = None
@@ -196,7 +198,7 @@ class PodSteering:
         self._waiting.pop(uid, None)
 
     def confirmed(self, prediction: Confirmed, node: str) -> None:
-        """Count a pod that a report shows on another NUMA node than the one it was to be steered to."""
+        """Count a pod that a report shows on another NUMA node than the node it was steered to."""
         with self._turn.isolated("steer", prediction.uid):
             self._deviations.confirmed(prediction, node, self._observed.get(node, (0, "")))
 
@@ -207,8 +209,8 @@ class PodSteering:
             attempt.gone |= attempt.facts.uid == uid
 
     def node_gone(self, node: str) -> None:
-        for known in (self.withdrawals, self._written, self._observed, self._silent):
-            known.pop(node, None)
+        for nodes in (self.withdrawals, self._written, self._observed, self._silent):
+            nodes.pop(node, None)
 
     def close(self) -> None:
         """Stop all tries: another process decides from now on."""
@@ -238,7 +240,8 @@ class PodSteering:
             return
         if not self._is_written_here(node):
             self._clear(node)
-        attempt.step, attempt.until = _Step.RESTORING, self._turn.now + self.ready_seconds
+        attempt.step = _Step.RESTORING
+        attempt.until = self._turn.now + self.ready_seconds
 
     def _choose(self, attempt: _Attempt) -> None:
         pod, node, record = attempt.pod, attempt.node, self._cluster.record(attempt.node)
@@ -255,7 +258,8 @@ class PodSteering:
         if choice is None:
             self._end(attempt, self._as_before(attempt), SteeringOutcome.NO_CHOICE)
             return
-        attempt.step, attempt.until = _Step.WRITING, float("inf")
+        attempt.step = _Step.WRITING
+        attempt.until = float("inf")
         self._withdraw(attempt)
         self._turn.emit(WriteSteering(node, pod, choice.nodes, count_markers(pod)))
 
@@ -338,7 +342,8 @@ class PodSteering:
             until = min(withdrawal.until, self._turn.now + self.restore_seconds)
             self.withdrawals[node] = Withdrawal("", withdrawal.nodes, withdrawal.generation, until)
         elif uid and attempt is not None and attempt.facts.uid == uid:
-            attempt.step, attempt.until = _Step.AWAITING, self._turn.now + self.ready_seconds
+            attempt.step = _Step.AWAITING
+            attempt.until = self._turn.now + self.ready_seconds
             attempt.generation = generation
             self._withdraw(attempt)
             self._go_on(attempt, self._check)
@@ -430,8 +435,8 @@ class PodSteering:
 
     def _uncertain(self, attempt: _Attempt, nodes: NodeSet) -> Steered:
         """Count on a pod that may meet the markers of *nodes* only, or all of them."""
-        kept = self._keeps_off(attempt.node, attempt.pod, nodes)
-        verdict = None if kept else self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
+        kept_off = self._keeps_off(attempt.node, attempt.pod, nodes)
+        verdict = None if kept_off else self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
         return Steered(WITHDRAWN) if verdict is None else Steered(verdict=verdict)
 
     def _as_before(self, attempt: _Attempt) -> Steered:

@@ -38,7 +38,7 @@ class Preemption:
         self.allow_unknown = False
 
     def resolvable(self, pod: Pod, nodes: Iterable[str]) -> Collection[str]:
-        """Return the nodes that may admit *pod* after evicting others; exact for the first ones."""
+        """Return the nodes that may admit *pod* after evictions of other pods; exact for the first nodes."""
         resolvable: set[str] = set()
         searched = 0
         for node in nodes if self.chooses else ():
@@ -60,7 +60,7 @@ class Preemption:
         self,
         pod: Pod,
         gang: Sequence[PodFacts],
-        proposed: Mapping[str, NodeVictims],
+        proposed_victims: Mapping[str, NodeVictims],
         budgets: Sequence[DisruptionBudget],
     ) -> dict[str, NodeVictims]:
         """Return the pods to evict from the node of the pod of *gang*, so that the whole gang can start.
@@ -68,7 +68,7 @@ class Preemption:
         Others of the gang are told theirs when the scheduler asks about them. Nothing: the gang could not start.
         """
         for respected in (budgets, ()) if budgets else ((),):  # sets that respect all disruption budgets first
-            plan = self._plan_gang(pod, gang, proposed, respected)
+            plan = self._plan_gang(pod, gang, proposed_victims, respected)
             if plan is not None:
                 break
         else:
@@ -77,27 +77,27 @@ class Preemption:
         victims = [step.pod.uid for step in plan.evictions if step.host == node]
         if not victims or not self._facts.bound_to(node) >= set(victims):
             return {}
-        together = tuple(dict.fromkeys([*proposed[node].pods, *victims]))
-        same = len(together) == len(proposed[node].pods)
-        violations = proposed[node].violations if same else count_violations(budgets, together)
+        together = tuple(dict.fromkeys([*proposed_victims[node].pods, *victims]))
+        same = len(together) == len(proposed_victims[node].pods)
+        violations = proposed_victims[node].violations if same else count_violations(budgets, together)
         return {node: NodeVictims(together, violations)}
 
     def _plan_gang(
-        self, pod: Pod, gang: Sequence[PodFacts], proposed: Collection[str], budgets: Sequence[DisruptionBudget]
+        self, pod: Pod, gang: Sequence[PodFacts], proposed_nodes: Collection[str], budgets: Sequence[DisruptionBudget]
     ) -> MovePlan | None:
         """Return the smallest set of pods of lower priority without which all of *gang* fit; ``None``: there is none.
 
-        The *pod* may go to *proposed* nodes only. Pods are evicted from some nodes only, those that lack least.
+        The *pod* may go to *proposed_nodes* only. Pods are evicted only from the nodes that lack least.
         """
         if any(is_large(member.pod) or member.pod.uses_claims for member in gang):
             return None
         lowest = min(member.pod.priority or 0 for member in gang)
         pending = []
         for member in gang:
-            kept = self._refusals(member.pod)
-            hosts = {node for node in self._facts.allowed(member) if node not in kept}
-            asked = member.uid == pod.uid
-            pending.append(PendingPod(member.pod, frozenset(hosts.intersection(proposed) if asked else hosts)))
+            refusals = self._refusals(member.pod)
+            hosts = {node for node in self._facts.allowed(member) if node not in refusals}
+            is_asked = member.uid == pod.uid
+            pending.append(PendingPod(member.pod, frozenset(hosts.intersection(proposed_nodes) if is_asked else hosts)))
         running = {
             uid: RunningPod(pod=admitted.pod, host=node, moves=False, preemptible=True)
             for node in self._gang_candidates(pending, lowest)
@@ -115,8 +115,8 @@ class Preemption:
     def _gang_candidates(self, pending: Sequence[PendingPod], priority: int) -> Collection[str]:
         """Return nodes with pods of a lower priority, for each kind of pods those that lack least."""
         candidates: set[str] = set()
-        for waiting in {build_shape(waiting.pod): waiting for waiting in pending}.values():
-            verdicts = self._cluster.verdicts(waiting.pod, waiting.hosts or ())
+        for pending_pod in {build_shape(pending_pod.pod): pending_pod for pending_pod in pending}.values():
+            verdicts = self._cluster.verdicts(pending_pod.pod, pending_pod.hosts or ())
             names = sorted(verdicts, key=lambda node: (lack(verdicts[node]), node))
             lower = (node for node in names if self._has_lower(node, priority))
             candidates.update(islice(lower, max(MAX_SEARCHED, 2 * len(pending))))
@@ -135,35 +135,35 @@ class Preemption:
         return bool(victims.sets) or not victims.complete
 
     def victims(
-        self, pod: Pod, proposed: Mapping[str, NodeVictims], budgets: Sequence[DisruptionBudget]
+        self, pod: Pod, proposed_victims: Mapping[str, NodeVictims], budgets: Sequence[DisruptionBudget]
     ) -> dict[str, NodeVictims]:
         """Return the pods to evict from each node so that it admits *pod*; nodes where nothing helps are left out."""
         by_node = {}
-        for node, victims in proposed.items():
-            chosen = self._choose(pod, node, victims.pods, budgets)
-            if chosen is not None:
-                same = len(chosen) == len(victims.pods)
-                violations = victims.violations if same else count_violations(budgets, chosen)
-                by_node[node] = NodeVictims(chosen, violations)
+        for node, victims in proposed_victims.items():
+            chosen_victims = self._choose(pod, node, victims.pods, budgets)
+            if chosen_victims is not None:
+                same = len(chosen_victims) == len(victims.pods)
+                violations = victims.violations if same else count_violations(budgets, chosen_victims)
+                by_node[node] = NodeVictims(chosen_victims, violations)
         return by_node
 
     def _choose(
-        self, pod: Pod, node: str, proposed: tuple[str, ...], budgets: Sequence[DisruptionBudget]
+        self, pod: Pod, node: str, proposed_uids: tuple[str, ...], budgets: Sequence[DisruptionBudget]
     ) -> tuple[str, ...] | None:
         """Return the proposed pods, and more if they are not enough; ``None`` if the node does not admit *pod* then."""
         record = self._cluster.record(node)
         if not needs_alignment(pod) or (record is None and self.allow_unknown and not needs_exact_host(pod)):
-            return proposed or None
+            return proposed_uids or None
         if record is None:
             return None
-        if proposed and admits_without(record, pod, proposed):
-            return proposed
+        if proposed_uids and admits_without(record, pod, proposed_uids):
+            return proposed_uids
         if is_large(pod):  # each of thousands of sets would be a decision
             return None
         present = self._facts.bound_to(node)
         for violate in (False, True) if budgets else (True,):  # sets that respect all disruption budgets first
             for victims in self._cluster.victims(pod, node, budgets=budgets, allow_violations=violate).sets:
-                together = tuple(dict.fromkeys([*proposed, *victims.pods]))
+                together = tuple(dict.fromkeys([*proposed_uids, *victims.pods]))
                 if victims.pods and present >= set(victims.pods) and admits_without(record, pod, together):
                     return together
         return None

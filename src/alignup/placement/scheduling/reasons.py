@@ -24,7 +24,7 @@ def count_reasons(reasons: Iterable[tuple[str, VerdictKind | None, str]]) -> dic
 
 def describe_reasons(reasons: Mapping[str, int], *, nodes: int) -> str:
     """Return the text of an event: ``0/5 nodes will admit the pod: 3 not enough cpu …``."""
-    listed = [f"{count} {reason}" for reason, count in list(reasons.items())[:MAX_REASONS]]
+    texts = [f"{count} {reason}" for reason, count in list(reasons.items())[:MAX_REASONS]]
     more = len(reasons) - MAX_REASONS
-    listed += [f"{more} more reasons"] if more > 0 else []
-    return f"0/{nodes} nodes will admit the pod" + (f": {', '.join(listed)}." if listed else ".")
+    texts += [f"{more} more reasons"] if more > 0 else []
+    return f"0/{nodes} nodes will admit the pod" + (f": {', '.join(texts)}." if texts else ".")

@@ -87,8 +87,8 @@ class Releases:
 
     def overdue(self, now: float) -> list[PodRelease]:
         """Return the written releases that are not bound after the time limit."""
-        written = (release for release in self._open.values() if release.phase is ReleasePhase.WRITTEN)
-        return list(takewhile(lambda release: now - release.since >= self._seconds, written))
+        written_releases = (release for release in self._open.values() if release.phase is ReleasePhase.WRITTEN)
+        return list(takewhile(lambda release: now - release.since >= self._seconds, written_releases))
 
     def add(self, release: PodRelease) -> None:
         self.end(release.uid)
@@ -101,7 +101,7 @@ class Releases:
 
     @property
     def planned(self) -> tuple[PodRelease, ...]:
-        """Those that are not being written yet, the first one first."""
+        """Releases that are not being written yet, the first release first."""
         return tuple(self._planned.values())
 
     def start(self, release: PodRelease) -> None:
@@ -114,7 +114,8 @@ class Releases:
         """Note that the API server has confirmed a release."""
         self.writing -= release.phase is ReleasePhase.WRITING
         self.unwritten[release.facts.namespace] -= 1
-        release.phase, release.since = ReleasePhase.WRITTEN, now
+        release.phase = ReleasePhase.WRITTEN
+        release.since = now
         self._open[release.uid] = self._open.pop(release.uid)  # the last one that was written is at the end
 
     def end(self, uid: str) -> PodRelease | None:
@@ -166,8 +167,8 @@ class Releases:
 
     def next_check(self, now: float) -> float | None:
         """Return the seconds until a release may have failed; ``None`` if there is none."""
-        written = (release.since for release in self._open.values() if release.phase is ReleasePhase.WRITTEN)
-        oldest = next(written, None)
+        times = (release.since for release in self._open.values() if release.phase is ReleasePhase.WRITTEN)
+        oldest = next(times, None)
         return None if oldest is None else max(oldest + self._seconds - now, 0.1)
 
 

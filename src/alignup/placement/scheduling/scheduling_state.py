@@ -205,7 +205,7 @@ class SchedulingState:
         return done
 
     def _run(self, event: Event) -> None:
-        """Let the parts of the state handle an event; whatever it raises, all others are handled."""
+        """Let the parts of the state handle an event; whatever one part raises, all other parts handle the event."""
         handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
         if handler is None:
             return
@@ -404,11 +404,11 @@ class SchedulingState:
     # Questions
 
     def order(self, pod: Pod) -> WaitingOrder:
-        """Return the waiting order of a pod; one that is not known comes after all others of its priority."""
+        """Return the waiting order of a pod; an unknown pod comes after all other pods of its priority."""
         return self._orders.get(pod.uid) or (-(pod.priority or 0), "~", pod.namespace, pod.name)
 
     def keeps_out(self, node: str, pod: Pod) -> bool:
-        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
+        """Return whether *node* is kept for a pod that comes before *pod*, and that would not fit beside *pod*."""
         return self.kept_nodes.keeps_out(node, pod, self.order(pod))
 
     def refusals(self, pod: Pod) -> dict[str, str]:
@@ -442,7 +442,7 @@ class SchedulingState:
             self.gate.queue.nodes_changed(hosts)
 
     def _plan_changed(self, nodes: Collection[str]) -> None:
-        """Take note that the active plan lets pods have *nodes* that did not get them before."""
+        """Note that the active plan now lets pods have *nodes* that it kept from these pods before."""
         self.gangs.hosts_changed()
         self.wake_ups.hosts_changed(nodes)
         if self.gate:

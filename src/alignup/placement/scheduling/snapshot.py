@@ -30,17 +30,19 @@ def take_snapshot(state: "SchedulingState", new: "SchedulingState") -> list[Even
     cluster, gate = state.cluster, state.gate
     if gate:
         new.open_gate(gate.options)
-    before = {path: _data(part) for path, part in _parts(new).items()}
+    new_parts = {path: _data(part) for path, part in _parts(new).items()}
     parts = {
-        path: {name: value for name, value in _data(part).items() if value != before[path].get(name, _parts)}
+        path: {name: value for name, value in _data(part).items() if value != new_parts[path].get(name, _parts)}
         for path, part in _parts(state).items()
     }
     records = [record for name in cluster.hosts if (record := cluster.record(name))]
-    dropped = [DroppedHost(record.report, _host_data(record), uids) for record, uids in state.assumptions.dropped()]
+    dropped_hosts = [
+        DroppedHost(record.report, _host_data(record), uids) for record, uids in state.assumptions.dropped()
+    ]
     restored = StateRestored(
         {path: values for path, values in parts.items() if values},
         {record.name: values for record in records if (values := _host_data(record))},
-        tuple(dropped),
+        tuple(dropped_hosts),
         gate.options if gate else None,
     )
     return [*(HostReported(record.report) for record in records), restored]
@@ -66,13 +68,13 @@ def restore(state: "SchedulingState", event: StateRestored) -> None:
 
 def _parts(state: object) -> dict[str, object]:
     """Return the state, and all objects of this package that it consists of, by the names of their attributes."""
-    parts, known = {"": state}, {id(state)}
+    parts, known_ids = {"": state}, {id(state)}
     waiting = [("", state)]
     while waiting:
         path, part = waiting.pop()
         for name, value in vars(part).items():
-            if name not in _OTHERS and id(value) not in known and _is_part(value):
-                known.add(id(value))
+            if name not in _OTHERS and id(value) not in known_ids and _is_part(value):
+                known_ids.add(id(value))
                 waiting.append((f"{path}.{name}".lstrip("."), value))
                 parts[waiting[-1][0]] = value
     return parts

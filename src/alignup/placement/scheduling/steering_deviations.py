@@ -1,4 +1,4 @@
-"""Pods that ended on another NUMA node than the one that they were to be steered to, and why."""
+"""Pods that got another NUMA node than the node they were steered to, and why."""
 
 from enum import StrEnum
 from typing import NamedTuple

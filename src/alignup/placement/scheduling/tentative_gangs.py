@@ -86,14 +86,14 @@ class TentativeGang:
     def unbound(self) -> list[GangBinding]:
         return [binding for uid, binding in self.hosts.items() if uid not in self.bound]
 
-    def movable(self, asked: str, *, anew: bool) -> dict[str, GangBinding]:
-        """Return the pods that may go elsewhere: the one that is *asked* about, and those that were not yet, or all."""
-        fixed = self.bound if anew else self.bound | (self.answered - {asked})
-        return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed}
+    def movable(self, asked_uid: str, *, anew: bool) -> dict[str, GangBinding]:
+        """Return the pods that may go elsewhere: *asked_uid* and the pods that were not asked about yet, or all."""
+        fixed_uids = self.bound if anew else self.bound | (self.answered - {asked_uid})
+        return {uid: binding for uid, binding in self.hosts.items() if uid not in fixed_uids}
 
 
 class _Question(NamedTuple):
-    """Pods that are decided on together because of one of them."""
+    """Pods that are decided on together because a scheduler asks about one pod."""
 
     key: GroupKey
     members: GangFacts
@@ -164,7 +164,8 @@ class TentativeGangs:
         Other schedulers bind gangs, too, and may never ask. So unless a pod was bound by the extender, places are kept
         when the scheduler of the gang asks for the first time.
         """
-        self._resuming, self._unasked = set(), {}
+        self._resuming = set()
+        self._unasked = {}
         for key in self._facts.groups:
             members = self._facts.gang(key)
             first = self._pod(members.waiting[0]) if members.waiting else None
@@ -175,7 +176,7 @@ class TentativeGangs:
         self.check()
 
     def check(self) -> None:
-        """Give back the places of gangs that are not bound, and keep those of gangs that others have begun to bind."""
+        """Give back places of gangs that are not bound; keep places of gangs that others have begun to bind."""
         self.expire()
         now = self._turn.now
         self._refused = {key: refusal for key, refusal in self._refused.items() if now < refusal.until}
@@ -212,82 +213,84 @@ class TentativeGangs:
         return self._facts.pod(uid) or self._asked.get(uid, (None,))[0]
 
     def _known_members(self, key: GroupKey) -> GangFacts:
-        """Return the pods of a group; those that wait for a scheduler that is not known get no places."""
+        """Return the pods of a group; pods that wait for an unknown scheduler get no places."""
         members = self._facts.gang(key)
-        waiting = [uid for uid in members.waiting if self._schedulers.has(members.schedulers.get(uid, ""))]
-        return members._replace(waiting=waiting, strangers=len(members.waiting) - len(waiting))
+        waiting_uids = [uid for uid in members.waiting if self._schedulers.has(members.schedulers.get(uid, ""))]
+        return members._replace(waiting=waiting_uids, strangers=len(members.waiting) - len(waiting_uids))
 
-    def _members(self, key: GroupKey, asked: PodFacts) -> GangFacts:
+    def _members(self, key: GroupKey, asked_pod: PodFacts) -> GangFacts:
         """Return the pods of a group, with those that were asked about and are not seen yet."""
         members = self._known_members(key)
         seen = {*members.bound, *members.waiting, *members.gated}
-        if asked.uid in seen:
-            self._asked.pop(asked.uid, None)
-        elif asked.uid not in self._gone:
-            self._asked[asked.uid] = (asked, self._turn.now)
+        if asked_pod.uid in seen:
+            self._asked.pop(asked_pod.uid, None)
+        elif asked_pod.uid not in self._gone:
+            self._asked[asked_pod.uid] = (asked_pod, self._turn.now)
         unseen = [uid for uid, (facts, _) in self._asked.items() if facts.group == key and uid not in seen]
         return members._replace(waiting=[*members.waiting, *unseen]) if unseen else members
 
     # Questions
 
-    def place(self, asked: PodFacts, nodes: Collection[str]) -> GangPlace | None:
+    def place(self, asked_pod: PodFacts, nodes: Collection[str]) -> GangPlace | None:
         """Return where a pod goes with the others of its group; ``None``: it is decided on alone.
 
         *nodes* are those that the scheduler considers for it, and for others with the same selectors.
         """
-        if unasked := self._unasked.pop(asked.scheduler, None):
+        if unasked := self._unasked.pop(asked_pod.scheduler, None):
             self._resuming |= unasked
             self.check()
-        key = asked.group
+        key = asked_pod.group
         if key is None:
             return None
         self.expire()
-        place = self._place(key, asked, nodes, for_others=True)
+        place = self._place(key, asked_pod, nodes, for_others=True)
         if gang := self._gangs.get(key):
             gang.considered = len(nodes)
         return place
 
-    def fits(self, asked: PodFacts) -> bool:
-        """Return whether a pod that waits could be placed now with the others of its group, if it is in one."""
-        key = asked.group
+    def fits(self, asked_pod: PodFacts) -> bool:
+        """Return whether a waiting pod could be placed now, together with the other pods of its group, if any."""
+        key = asked_pod.group
         if key is None:
             return True
-        members = self._members(key, asked)
-        if asked.uid in self._by_uid:
+        members = self._members(key, asked_pod)
+        if asked_pod.uid in self._by_uid:
             return not _missing(key, members)
-        if not self._is_decided_together(key, members, asked):
+        if not self._is_decided_together(key, members, asked_pod):
             return True
         try:
-            return not (_missing(key, members) or self._decide(_Question(key, members, asked), keep=False))
+            return not (_missing(key, members) or self._decide(_Question(key, members, asked_pod), keep=False))
         except PodError:
             return False
 
-    def waiting_members(self, asked: PodFacts) -> list[PodFacts] | None:
-        """Return as many waiting pods as a gang needs to start, in their order; ``None``: *asked* is decided on alone.
+    def waiting_members(self, asked_pod: PodFacts) -> list[PodFacts] | None:
+        """Return as many waiting pods as a gang needs to start, in their order.
 
-        None of them are returned if the gang cannot start, since pods are missing.
+        ``None``: *asked_pod* is decided on alone. No pods: the gang cannot start, since pods are missing.
         """
-        key = asked.group
-        if key is None or asked.uid in self._by_uid:
+        key = asked_pod.group
+        if key is None or asked_pod.uid in self._by_uid:
             return None
-        members = self._members(key, asked)
-        if not self._is_decided_together(key, members, asked):
+        members = self._members(key, asked_pod)
+        if not self._is_decided_together(key, members, asked_pod):
             return None
         if _missing(key, members):
             return []
-        pods = [facts for uid in members.waiting if uid != asked.uid and (facts := self._pod(uid)) is not None]
-        needed = max(members.minimum - len(members.bound), 1)
-        known = self._facts.pod(asked.uid) or asked
-        return sorted([known, *sorted(pods, key=_place)[: needed - 1]], key=_place)
+        pods = [facts for uid in members.waiting if uid != asked_pod.uid and (facts := self._pod(uid)) is not None]
+        needed_count = max(members.minimum - len(members.bound), 1)
+        current = self._facts.pod(asked_pod.uid) or asked_pod
+        return sorted([current, *sorted(pods, key=_place)[: needed_count - 1]], key=_place)
 
-    def others_waiting(self, asked: PodFacts) -> list[str]:
+    def others_waiting(self, asked_pod: PodFacts) -> list[str]:
         """Return the uids of pods of the same group that wait as well."""
-        waiting = self._facts.gang(asked.group).waiting if asked.group else ()
-        return [uid for uid in waiting if uid != asked.uid]
+        waiting_uids = self._facts.gang(asked_pod.group).waiting if asked_pod.group else ()
+        return [uid for uid in waiting_uids if uid != asked_pod.uid]
 
-    def _place(self, key: GroupKey, asked: PodFacts, nodes: Collection[str], *, for_others: bool) -> GangPlace | None:
-        members, gang = self._members(key, asked), self._gangs.get(key)
-        if not self._is_decided_together(key, members, asked):
+    def _place(
+        self, key: GroupKey, asked_pod: PodFacts, nodes: Collection[str], *, for_others: bool
+    ) -> GangPlace | None:
+        members, gang = self._members(key, asked_pod), self._gangs.get(key)
+        if not self._is_decided_together(key, members, asked_pod):
             return None
         if gang is not None and not gang.started:
             gang.touched = self._turn.now
@@ -296,21 +299,21 @@ class TentativeGangs:
                 self._drop(gang, problem)
             return GangPlace(problem=problem)
         if gang is not None:
-            binding = gang.hosts.get(asked.uid)
-            if binding is None and not needs_alignment(asked.pod):
+            binding = gang.hosts.get(asked_pod.uid)
+            if binding is None and not needs_alignment(asked_pod.pod):
                 return GangPlace()
             if binding is not None and self._still_fits(binding, nodes):
-                gang.answered.add(asked.uid)
+                gang.answered.add(asked_pod.uid)
                 return GangPlace(binding.host)
         try:
-            problem = self._renew(_Question(key, members, asked, frozenset(nodes), for_others), gang)
+            problem = self._renew(_Question(key, members, asked_pod, frozenset(nodes), for_others), gang)
         except PodError as error:
             return GangPlace(problem=f"gang {key}: alignup cannot read a pod of it: {error}")
         gang = self._gangs.get(key)
         if problem or gang is None:
             return GangPlace(problem=problem, unfit=True)
-        binding = gang.hosts.get(asked.uid)
-        gang.answered.add(asked.uid)
+        binding = gang.hosts.get(asked_pod.uid)
+        gang.answered.add(asked_pod.uid)
         return GangPlace(binding.host if binding else "")
 
     def _renew(self, question: "_Question", gang: TentativeGang | None) -> str:
@@ -331,11 +334,11 @@ class TentativeGangs:
             return ""
         return f"gang {key} had places, but its scheduler did not bind it within {UNBOUND_SECONDS:.0f} s"
 
-    def _is_decided_together(self, key: GroupKey, members: GangFacts, asked: PodFacts) -> bool:
+    def _is_decided_together(self, key: GroupKey, members: GangFacts, asked_pod: PodFacts) -> bool:
         """Return whether the whole gang is decided with a pod. The last pod, or a placed one, is decided alone."""
-        if asked.uid in self._by_uid or key in self._gangs:
+        if asked_pod.uid in self._by_uid or key in self._gangs:
             return True
-        if asked.uid in self._assumptions:
+        if asked_pod.uid in self._assumptions:
             return False
         if members.minimum == 1 and key.source != KUBERNETES:
             return False
@@ -356,7 +359,7 @@ class TentativeGangs:
         Pods that were asked about before stay where they are, unless they are decided *anew*. ``PodError`` if a pod
         cannot be read.
         """
-        key, members, asked = question.key, question.members, question.asked.uid
+        key, members, asked_uid = question.key, question.members, question.asked.uid
         uids = frozenset(members.waiting)
         refusal, gang = self._refused.get(key), self._gangs.get(key)
         same = (self._version, uids, question.nodes, question.for_others)
@@ -364,116 +367,120 @@ class TentativeGangs:
             return refusal.problem
         unseen = {uid: facts for uid, (facts, _) in self._asked.items()}
         pods = [unseen.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
-        aligned = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
-        aligned.sort(key=lambda facts: facts.uid != asked)
-        moved = gang.movable(asked, anew=anew) if gang is not None and keep else {}
-        beside = self._assumptions.beside(members, without=moved)
-        waiting = [facts.pod for facts in aligned if facts.uid not in beside]
+        aligned_pods = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
+        aligned_pods.sort(key=lambda facts: facts.uid != asked_uid)
+        moved_bindings = gang.movable(asked_uid, anew=anew) if gang is not None and keep else {}
+        beside = self._assumptions.beside(members, without=moved_bindings)
+        waiting_pods = [facts.pod for facts in aligned_pods if facts.uid not in beside]
         try:
-            self._assumptions.withdraw(binding.pod for binding in moved.values())
-            eligible = self._eligible_nodes(aligned, question, beside)
+            self._assumptions.withdraw(binding.pod for binding in moved_bindings.values())
+            eligible = self._eligible_nodes(aligned_pods, question, beside)
             answer = self._cluster.feasible_gang(
-                [*(binding.pod for binding in beside.values()), *waiting],
+                [*(binding.pod for binding in beside.values()), *waiting_pods],
                 eligible=lambda pod: eligible[pod.uid],
                 has_room=lambda host, pods: not self._keeps_out(host, pods[-1], pods[:-1]),
             )
         except Exception:
-            if moved:
-                self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
+            if moved_bindings:
+                self._assumptions.assume_gang(
+                    tuple(moved_bindings.values()), beside=_on_nodes_of(moved_bindings, beside)
+                )
             raise
-        placed = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
-        settled = sum(facts.uid in beside for facts in aligned)
-        fitting = len(members.bound) + len(pods) - len(aligned) + settled + len(placed)
-        enough = fitting >= members.minimum and (asked in placed or asked in beside or asked not in eligible)
-        if enough and keep and placed:
-            others = _on_nodes_of(placed, beside)
-            enough = self._assumptions.assume_gang(tuple(placed.values()), beside=others)[-1].admits
+        placed_bindings = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
+        settled = sum(facts.uid in beside for facts in aligned_pods)
+        fitting = len(members.bound) + len(pods) - len(aligned_pods) + settled + len(placed_bindings)
+        enough = fitting >= members.minimum and (
+            asked_uid in placed_bindings or asked_uid in beside or asked_uid not in eligible
+        )
+        if enough and keep and placed_bindings:
+            others = _on_nodes_of(placed_bindings, beside)
+            enough = self._assumptions.assume_gang(tuple(placed_bindings.values()), beside=others)[-1].admits
         if enough:
             if keep:
-                self._remember(key, members, placed, moved)
+                self._remember(key, members, placed_bindings, moved_bindings)
             return ""
-        if moved:  # they stay where they were, if that is possible
-            self._assumptions.assume_gang(tuple(moved.values()), beside=_on_nodes_of(moved, beside))
+        if moved_bindings:  # they stay where they were, if that is possible
+            self._assumptions.assume_gang(tuple(moved_bindings.values()), beside=_on_nodes_of(moved_bindings, beside))
         problem = describe_gang(key, members, fitting, answer, self._cluster)
         if gang is None:
             self._refused[key] = _Refusal(*same, self._turn.now + REFUSED_SECONDS, problem)
         return problem
 
     def _eligible_nodes(
-        self, aligned: Sequence[PodFacts], question: "_Question", held: Collection[str]
+        self, aligned_pods: Sequence[PodFacts], question: "_Question", placed_uids: Collection[str]
     ) -> dict[str, Collection[str]]:
-        """Return the nodes for each pod; the same collection for those with the same selectors.
+        """Return the nodes for each pod; the same collection for pods with the same selectors.
 
-        Those that are *held* stay where they are, so devices are not looked at for them.
+        Pods of *placed_uids* stay where they are, so their devices are not checked.
         """
-        asked, known = question.asked, dict[Hashable, frozenset[str]]()
+        asked_pod, allowed_nodes = question.asked, dict[Hashable, frozenset[str]]()
         suitable: dict[Hashable, frozenset[str]] = {}  #: for pods that may get some devices for their claims only
         if question.nodes is not None and question.for_others:
-            known[asked.selection] = question.nodes
+            allowed_nodes[asked_pod.selection] = question.nodes
         eligible: dict[str, Collection[str]] = {}
-        for facts in aligned:
+        for facts in aligned_pods:
             key, pod = facts.selection, facts.pod
-            if key not in known:
-                known[key] = frozenset(self._facts.allowed(facts))
-            considered = known[key]
-            if facts.uid == asked.uid and question.nodes is not None:
-                considered = question.nodes
-            if refused := self._refusals(pod):
-                considered = considered.difference(refused)  # not "-", which makes a set of it
-            if restricts_claims(pod) and pod.uid not in held:
-                kind = (considered, self._facts.claim_kind(pod))
+            if key not in allowed_nodes:
+                allowed_nodes[key] = frozenset(self._facts.allowed(facts))
+            considered_nodes = allowed_nodes[key]
+            if facts.uid == asked_pod.uid and question.nodes is not None:
+                considered_nodes = question.nodes
+            if refused_nodes := self._refusals(pod):
+                considered_nodes = considered_nodes.difference(refused_nodes)  # not "-", which makes a set of it
+            if restricts_claims(pod) and pod.uid not in placed_uids:
+                kind = (considered_nodes, self._facts.claim_kind(pod))
                 if kind not in suitable:
-                    suitable[kind] = self._claims.suitable(pod, considered)
-                considered = suitable[kind]
-            eligible[pod.uid] = considered
+                    suitable[kind] = self._claims.suitable(pod, considered_nodes)
+                considered_nodes = suitable[kind]
+            eligible[pod.uid] = considered_nodes
         return eligible
 
     def _remember(
-        self, key: GroupKey, members: GangFacts, placed: dict[str, GangBinding], moved: Collection[str]
+        self, key: GroupKey, members: GangFacts, placed_bindings: dict[str, GangBinding], moved_uids: Collection[str]
     ) -> None:
         gang = self._gangs.get(key)
         if gang is None:
-            now, nodes = self._turn.now, len({binding.host for binding in placed.values()})
+            now, nodes = self._turn.now, len({binding.host for binding in placed_bindings.values()})
             gang = self._gangs[key] = TentativeGang(key, _is_half_bound(members), now, now)
-            self._report("gang placed", key, pods=len(placed), nodes=nodes, minimum=members.minimum)
-        for uid in moved:
+            self._report("gang placed", key, pods=len(placed_bindings), nodes=nodes, minimum=members.minimum)
+        for uid in moved_uids:
             del gang.hosts[uid]
             self._by_uid.pop(uid, None)
-            if uid not in placed:
+            if uid not in placed_bindings:
                 self._assumptions.forget(uid)
-        gang.answered.difference_update(moved)
-        gang.hosts |= placed
-        self._by_uid |= dict.fromkeys(placed, gang)
+        gang.answered.difference_update(moved_uids)
+        gang.hosts |= placed_bindings
+        self._by_uid |= dict.fromkeys(placed_bindings, gang)
 
     # Bindings
 
-    def turn(self, asked: PodFacts, node: str, *, alone: bool = False) -> "str | GroupKey":
+    def turn(self, asked_pod: PodFacts, node: str, *, alone: bool = False) -> "str | GroupKey":
         """Decide again whether a pod can be bound now, immediately before its binding; empty: yes.
 
         Return why it cannot be bound, or its gang if others must be bound before. Nothing else may be bound to the node
         before :meth:`bound` is called. *alone*: the pod may go to this node if its gang does not fit on others.
         """
-        key = asked.group
+        key = asked_pod.group
         if key is None:
             return ""
-        members, gang = self._members(key, asked), self._gangs.get(key)
-        binding = gang.hosts.get(asked.uid) if gang else None
-        if not self._is_decided_together(key, members, asked):
+        members, gang = self._members(key, asked_pod), self._gangs.get(key)
+        binding = gang.hosts.get(asked_pod.uid) if gang else None
+        if not self._is_decided_together(key, members, asked_pod):
             return ""
-        misplaced = needs_alignment(asked.pod) and (binding is None or not self._still_fits(binding, (node,)))
+        misplaced = needs_alignment(asked_pod.pod) and (binding is None or not self._still_fits(binding, (node,)))
         if gang is None or misplaced:
-            place = self._place(key, asked, (node,), for_others=False)
-            if alone and place is not None and place.unfit and asked.uid not in self._by_uid:
+            place = self._place(key, asked_pod, (node,), for_others=False)
+            if alone and place is not None and place.unfit and asked_pod.uid not in self._by_uid:
                 return ""
             if place is None or place.problem or key not in self._gangs:
                 return place.problem if place else ""
             gang = self._gangs[key]
         gang.touched = self._turn.now
-        return self._take_turn(gang, members, asked.pod, node)
+        return self._take_turn(gang, members, asked_pod.pod, node)
 
     def _take_turn(self, gang: TentativeGang, members: GangFacts, pod: Pod, node: str) -> "str | GroupKey":
-        unknown = [gang.hosts[uid].host for uid in gang.unknown & gang.hosts.keys() if uid != pod.uid]
-        if node in unknown:
+        unknown_nodes = [gang.hosts[uid].host for uid in gang.unknown & gang.hosts.keys() if uid != pod.uid]
+        if node in unknown_nodes:
             return gang.key  # its binding would come before or after this one
         if pod.uid in gang.bound:  # the response to its binding was lost, and the node counts on it
             return ""
@@ -483,9 +490,9 @@ class TentativeGangs:
         if not gang.started and (problem := _missing(gang.key, members)):
             self._drop(gang, problem)
             return problem
-        moved = {binding.pod.uid for binding in (*on_node, *elsewhere)}
+        moved_uids = {binding.pod.uid for binding in (*on_node, *elsewhere)}
         hosts = {binding.host for binding in (*on_node, *elsewhere)}
-        held_by_others = self._assumptions.beside(members, without=moved).values()
+        held_by_others = self._assumptions.beside(members, without=moved_uids).values()
         beside = [binding for binding in held_by_others if binding.host in hosts]
         mine_first = sorted(on_node, key=lambda binding: binding is not mine)
         reason = ""
@@ -494,7 +501,7 @@ class TentativeGangs:
             if verdicts and not verdicts[-1].admits:
                 reason = reason or verdicts[-1].reason
                 continue
-            gang.hosts = {held: gang.hosts[held] for held in gang.hosts if held not in moved} | {
+            gang.hosts = {member: binding for member, binding in gang.hosts.items() if member not in moved_uids} | {
                 binding.pod.uid: binding for binding in (*order, *elsewhere)
             }
             if mine is not None and order[0] is not mine:
@@ -641,6 +648,6 @@ def _missing(key: GroupKey, members: GangFacts) -> str:
     return f"gang {key}: {members.present} of {minimum} pods exist{gated}{others}"
 
 
-def _on_nodes_of(placed: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:
-    hosts = {binding.host for binding in placed.values()}
+def _on_nodes_of(bindings: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:
+    hosts = {binding.host for binding in bindings.values()}
     return [binding for binding in beside.values() if binding.host in hosts]

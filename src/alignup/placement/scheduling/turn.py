@@ -8,7 +8,7 @@ from alignup.placement.scheduling.instructions import Instruction, Report
 
 
 def run_all(*steps: Callable[[], object]) -> None:
-    """Run every step, whatever others raise; then raise it, so that an event or a change is handled again."""
+    """Run every step, whatever other steps raise; then raise the error, so that an event or change is handled again."""
     errors: list[Exception] = []
     for step in steps:
         try:
@@ -42,7 +42,8 @@ class Turn:
     instructions: list[Instruction] = field(default_factory=list)
 
     def begin(self, now: float) -> None:
-        self.now, self.instructions = now, []
+        self.now = now
+        self.instructions = []
 
     def emit(self, *instructions: Instruction) -> None:
         self.instructions.extend(instructions)

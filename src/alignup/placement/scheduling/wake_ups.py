@@ -79,16 +79,18 @@ class WakeUps:
         """Let a pod wait for which none of *nodes* was offered."""
         if self._nodes[0] != tuple(nodes):
             self._nodes = (tuple(nodes), frozenset(nodes))
-        before = self._waiting.get(facts.uid)
-        self._put(RefusedPod(facts, self._nodes[1], self._turn.now, before.woken if before else float("-inf")))
+        refused_before = self._waiting.get(facts.uid)
+        self._put(
+            RefusedPod(facts, self._nodes[1], self._turn.now, refused_before.woken if refused_before else float("-inf"))
+        )
 
-    def _put(self, waiting: RefusedPod) -> None:
+    def _put(self, refused_pod: RefusedPod) -> None:
         if not self._waiting:
             self._swept = self._turn.now
-        self._waiting.put(waiting.facts.uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
+        self._waiting.put(refused_pod.facts.uid, refused_pod, kind=None, order=(-(refused_pod.pod.priority or 0),))
 
     def seen(self, facts: PodFacts) -> None:
-        """Let a pod wait that its scheduler found no node for; perhaps another process refused it."""
+        """Let a pod wait for which its scheduler found no node; perhaps another process refused the pod."""
         uid, may_be_refused = facts.uid, facts.group is not None or needs_alignment(facts.pod)
         if self.adopts and may_be_refused and uid not in self._waiting and uid not in self._adopted:
             self._adopted.add(uid)
@@ -96,13 +98,13 @@ class WakeUps:
 
     def await_room(self, uid: str, nodes: Collection[str]) -> None:
         """Let a pod wait for nodes as well that are kept for it, or where it has a place."""
-        waiting, facts = self._waiting.get(uid), self._facts.pod(uid)
+        refused_pod, facts = self._waiting.get(uid), self._facts.pod(uid)
         if facts is not None and facts.state in {WaitState.UNSCHEDULABLE, WaitState.OTHER}:
-            self.refused(facts, {*(waiting.nodes or () if waiting else ()), *nodes})
+            self.refused(facts, {*(refused_pod.nodes or () if refused_pod else ()), *nodes})
             self.hosts_changed(nodes)  # they may have room now
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that waits no longer: it is bound, or gone."""
+        """Forget a pod that waits no longer, since it is bound or gone."""
         self._adopted.discard(uid)
         self._remove(uid)
 
@@ -111,8 +113,8 @@ class WakeUps:
             self._nodes = ((), frozenset())
 
     def clear(self) -> None:
-        for waiting in self._waiting:
-            self.forget(waiting.facts.uid)
+        for refused_pod in self._waiting:
+            self.forget(refused_pod.facts.uid)
         self._changed.clear()
         self._sweep.clear()
         self._adopted.clear()
@@ -126,13 +128,17 @@ class WakeUps:
         now = self._turn.now
         if now - self._swept >= SWEEP_SECONDS:
             self._swept = now
-            for waiting in self._waiting:
-                if now - waiting.since >= UNSEEN_SECONDS and self._facts.pod(waiting.facts.uid) is None:
-                    self.forget(waiting.facts.uid)
-            self._sweep = deque(waiting.facts.uid for waiting in islice(self._waiting, MAX_PER_SWEEP))
+            for refused_pod in self._waiting:
+                if now - refused_pod.since >= UNSEEN_SECONDS and self._facts.pod(refused_pod.facts.uid) is None:
+                    self.forget(refused_pod.facts.uid)
+            self._sweep = deque(refused_pod.facts.uid for refused_pod in islice(self._waiting, MAX_PER_SWEEP))
         elif now - self._looked >= AGAIN_SECONDS and not self._sweep:  # nodes change while others decide
             self._looked = now
-            large = (waiting.facts.uid for waiting in self._waiting if is_large(waiting.pod) and not waiting.deciding)
+            large = (
+                refused_pod.facts.uid
+                for refused_pod in self._waiting
+                if is_large(refused_pod.pod) and not refused_pod.deciding
+            )
             self._sweep.extend(islice(large, MAX_PER_SWEEP))
 
     def wake_next(self) -> None:
@@ -141,69 +147,73 @@ class WakeUps:
             node = next(iter(self._changed))
             del self._changed[node]
             self._wake_first(node)
-        elif self._sweep and (waiting := self._waiting.get(self._sweep.popleft())):
-            self._wake_anywhere(waiting)
+        elif self._sweep and (refused_pod := self._waiting.get(self._sweep.popleft())):
+            self._wake_anywhere(refused_pod)
 
     def large_pod_decided(self, uid: str) -> None:
-        waiting = self._waiting.get(uid)
-        if waiting is not None and waiting.deciding:
-            waiting.deciding = False
-            self._wake_anywhere(waiting, decided=True)
+        refused_pod = self._waiting.get(uid)
+        if refused_pod is not None and refused_pod.deciding:
+            refused_pod.deciding = False
+            self._wake_anywhere(refused_pod, decided=True)
 
     def _wake_first(self, node: str) -> None:
         """Wake the first pod that *node* admits."""
-        for waiting in self._waiting:
-            if not self._may_wake(waiting) or not self._is_asked_about(waiting, node):
+        for refused_pod in self._waiting:
+            if not self._may_wake(refused_pod) or not self._is_asked_about(refused_pod, node):
                 continue
-            with self._isolated(waiting):
-                if not self._is_decided(waiting, (node,)):
+            with self._isolated(refused_pod):
+                if not self._is_decided(refused_pod, (node,)):
                     continue
-                admits = self._assumptions.verdict(waiting.pod, node).admits
-                if admits and node not in self._refusals(waiting.pod) and self._wake_all(waiting, node):
+                admits = self._assumptions.verdict(refused_pod.pod, node).admits
+                if admits and node not in self._refusals(refused_pod.pod) and self._wake_all(refused_pod, node):
                     return
 
-    def _wake_anywhere(self, waiting: RefusedPod, *, decided: bool = False) -> None:
-        with self._isolated(waiting):
-            nodes = waiting.nodes if waiting.nodes is not None else frozenset(self._facts.allowed(waiting.facts))
-            if not self._may_wake(waiting) or not (decided or self._is_decided(waiting, nodes)):
+    def _wake_anywhere(self, refused_pod: RefusedPod, *, decided: bool = False) -> None:
+        with self._isolated(refused_pod):
+            nodes = (
+                refused_pod.nodes
+                if refused_pod.nodes is not None
+                else frozenset(self._facts.allowed(refused_pod.facts))
+            )
+            if not self._may_wake(refused_pod) or not (decided or self._is_decided(refused_pod, nodes)):
                 return
-            nodes = nodes.difference(self._refusals(waiting.pod))
-            for ranked in self._assumptions.rank(waiting.pod, nodes, limit=1):
-                self._wake_all(waiting, ranked.host)
+            nodes = nodes.difference(self._refusals(refused_pod.pod))
+            for ranked_host in self._assumptions.rank(refused_pod.pod, nodes, limit=1):
+                self._wake_all(refused_pod, ranked_host.host)
 
-    def _is_decided(self, waiting: RefusedPod, nodes: Collection[str]) -> bool:
+    def _is_decided(self, refused_pod: RefusedPod, nodes: Collection[str]) -> bool:
         """Return whether it is quick to say which of *nodes* admit a pod; if not, let them decide."""
-        if not is_large(waiting.pod) or not self._cluster.undecided(waiting.pod, nodes):
+        if not is_large(refused_pod.pod) or not self._cluster.undecided(refused_pod.pod, nodes):
             return True
-        if not waiting.deciding:
-            waiting.deciding = True
-            self._turn.emit(DecideLargePod(waiting.facts.uid, waiting.pod))
+        if not refused_pod.deciding:
+            refused_pod.deciding = True
+            self._turn.emit(DecideLargePod(refused_pod.facts.uid, refused_pod.pod))
         return False
 
-    def _wake_all(self, waiting: RefusedPod, node: str) -> bool:
-        """Wake a pod, and with it its gang if all of it fits; return whether it does."""
-        if not self._gangs.fits(waiting.facts):
+    def _wake_all(self, refused_pod: RefusedPod, node: str) -> bool:
+        """Wake a pod, and its gang if the whole gang fits; return whether it does."""
+        if not self._gangs.fits(refused_pod.facts):
             return False
-        uids = self._gangs.others_waiting(waiting.facts)
+        uids = self._gangs.others_waiting(refused_pod.facts)
         others = [other for uid in uids if (other := self._waiting.get(uid)) and self._may_wake(other)]
-        for each in (waiting, *others):
-            each.woken = self._turn.now
-            if each.nodes is None:
-                self._remove(each.facts.uid)
-            self._turn.emit(WakePod(each.facts.uid, each.facts.namespace, each.pod.name, node))
+        for woken_pod in (refused_pod, *others):
+            woken_pod.woken = self._turn.now
+            if woken_pod.nodes is None:
+                self._remove(woken_pod.facts.uid)
+            self._turn.emit(WakePod(woken_pod.facts.uid, woken_pod.facts.namespace, woken_pod.pod.name, node))
         return True
 
-    def _is_asked_about(self, waiting: RefusedPod, node: str) -> bool:
-        return self._facts.allows(waiting.facts, node) if waiting.nodes is None else node in waiting.nodes
+    def _is_asked_about(self, refused_pod: RefusedPod, node: str) -> bool:
+        return self._facts.allows(refused_pod.facts, node) if refused_pod.nodes is None else node in refused_pod.nodes
 
-    def _may_wake(self, waiting: RefusedPod) -> bool:
-        return self._turn.now >= waiting.woken + AGAIN_SECONDS
+    def _may_wake(self, refused_pod: RefusedPod) -> bool:
+        return self._turn.now >= refused_pod.woken + AGAIN_SECONDS
 
     @contextmanager
-    def _isolated(self, waiting: RefusedPod) -> Iterator[None]:
+    def _isolated(self, refused_pod: RefusedPod) -> Iterator[None]:
         """Let a wake-up fail for one pod, and try it again later."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, all others go on
-            waiting.woken = self._turn.now + RETRY_SECONDS
-            self._turn.failed("wake", waiting.facts.full_name, error, RETRY_SECONDS)
+            refused_pod.woken = self._turn.now + RETRY_SECONDS
+            self._turn.failed("wake", refused_pod.facts.full_name, error, RETRY_SECONDS)

@@ -56,10 +56,10 @@ class BindVerb:
 
     async def respond(self, args: BindingArgs) -> BindingResult:
         pod, uid, node = f"{args.pod_namespace}/{args.pod_name}", args.pod_uid, args.node
-        started, problem = time.perf_counter(), FAILED
+        start, problem = time.perf_counter(), FAILED
         with self._live.guard.answering(f"bind {pod}"):
             problem = await self._bind(args)
-        seconds = round(time.perf_counter() - started, 4)
+        seconds = round(time.perf_counter() - start, 4)
         detail = {"problem": problem} if problem else {}
         _log.info("bind", pod=pod, uid=uid, node=node, bound=not problem, seconds=seconds, **detail)
         return BindingResult(problem)
@@ -117,10 +117,12 @@ class BindVerb:
         else:
             self._live.schedule(BindingWritten(request))
 
-    async def _read_claims(self, read: ReadPodClaims) -> None:
-        request = read.request
+    async def _read_claims(self, instruction: ReadPodClaims) -> None:
+        request = instruction.request
         try:
-            pod, claims = await self._current_claims(self._requests[request].pod, read.pod, current=read.current)
+            pod, claims = await self._current_claims(
+                self._requests[request].pod, instruction.pod, current=instruction.current
+            )
         except ApiError as error:
             self._live.schedule(ClaimsRead(request, None, problem=str(error)))
         else:
@@ -133,14 +135,14 @@ class BindVerb:
         """
         namespace = api_pod.metadata.namespace
         unnamed = pod.class_resources and not pod.extended_claim
-        if unnamed or any(not named.claim for named in pod.claims):
+        if unnamed or any(not pod_claim.claim for pod_claim in pod.claims):
             latest = await self._client.get(PODS.of(api_pod))
             pod = replace(self._live.read(latest), uid=pod.uid)
         claims: dict[ObjectName, Claim] = {}
-        for name in filter(None, (*(named.claim for named in pod.claims), pod.extended_claim)):
+        for name in filter(None, (*(pod_claim.claim for pod_claim in pod.claims), pod.extended_claim)):
             followed = self._live.claims.objects.claims.get((namespace, name))
             if current or followed is None or followed.allocated is None:
-                read = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))
-                if read is not None:
-                    claims[namespace, name] = claim_from(read)
+                api_claim = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))
+                if api_claim is not None:
+                    claims[namespace, name] = claim_from(api_claim)
         return pod, claims

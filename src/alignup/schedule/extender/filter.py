@@ -63,7 +63,7 @@ class FilterVerb:
                 again = record is not None and bool(record.offered)
                 avoided = self._soft_taints.avoided_by(args.pod.spec.tolerations)
                 todo = self._live.schedule(NodesAsked(self._live.facts(args.pod), args.names, avoided, again))
-                answers = (each for each in todo if isinstance(each, AnswerNodes))
+                answers = (instruction for instruction in todo if isinstance(instruction, AnswerNodes))
                 answer = next(answers, AnswerNodes(problem=FAILED))
             except PodError as error:
                 answer = AnswerNodes(problem=f"alignup cannot read the pod: {error}")

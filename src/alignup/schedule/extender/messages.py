@@ -168,7 +168,7 @@ class PreemptionArgs(_Message, frozen=True):
 
     @property
     def victims(self) -> dict[str, MetaVictims]:
-        """The pods that the scheduler would evict, by node; none: it found that it need not evict any."""
+        """The pods that the scheduler would evict, by node; none: the scheduler need not evict any pod."""
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
         return {

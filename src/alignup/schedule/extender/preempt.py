@@ -27,14 +27,14 @@ async def respond_victims(client: ApiClient, live: LiveCluster, args: Preemption
             if not live.problems:
                 budgets = await read_budgets(client, live.pods.objects.values())
                 proposed = {
-                    node: NodeVictims(tuple(victim.uid for victim in each.pods or ()), each.violations)
-                    for node, each in args.victims.items()
+                    node: NodeVictims(tuple(victim.uid for victim in node_victims.pods or ()), node_victims.violations)
+                    for node, node_victims in args.victims.items()
                 }
                 for answer in live.schedule(PreemptionAsked(facts, proposed, budgets)):
                     if isinstance(answer, AnswerPreemption):
                         victims = {
-                            node: MetaVictims(tuple(map(MetaPod, each.pods)), each.violations)
-                            for node, each in answer.victims.items()
+                            node: MetaVictims(tuple(map(MetaPod, node_victims.pods)), node_victims.violations)
+                            for node, node_victims in answer.victims.items()
                         }
         except (PodError, ApiError) as error:
             _log.warning("preempt", pod=name, uid=uid, problem=str(error))

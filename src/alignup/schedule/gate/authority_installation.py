@@ -87,20 +87,20 @@ async def _install(
     configuration_refs: tuple[ObjectRef[WebhookConfiguration], ObjectRef[WebhookConfiguration] | None],
     names: Sequence[str],
 ) -> WebhookCertificates:
-    secret, stored = await client.find(secret_ref), None
+    secret, stored_certificates = await client.find(secret_ref), None
     if secret is not None:
         try:
-            stored = read_secret(secret)
+            stored_certificates = read_secret(secret)
         except ParseError as error:
             _log.warning("invalid webhook certificate replaced", secret=str(secret_ref), problem=str(error))
     now = datetime.fromtimestamp(client.timing.time_of_day(), UTC)
-    certificates = renew_authority(stored, names=names, now=now)
+    certificates = renew_authority(stored_certificates, names=names, now=now)
     configuration_ref, warnings_ref = configuration_refs
     await _publish(client, configuration_ref, await client.get(configuration_ref), certificates)
     if warnings_ref is not None and (warnings := await client.find(warnings_ref)) is not None:
         await _publish(client, warnings_ref, warnings, certificates)
     expires = authority_expiry(certificates).isoformat()
-    if certificates == stored:
+    if certificates == stored_certificates:
         _log.info("the authority is valid", secret=str(secret_ref), expires=expires)
         return certificates
     if secret is None:

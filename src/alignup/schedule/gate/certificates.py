@@ -91,7 +91,7 @@ class WebhookCertificates:
 
 
 def renew_authority(current: WebhookCertificates | None, *, names: Sequence[str], now: datetime) -> WebhookCertificates:
-    """Return *current* with an authority that lasts, and without those that have expired.
+    """Return *current* with an authority that lasts, and without expired authorities.
 
     *names* are those by which API servers call the webhook.
     """
@@ -377,12 +377,12 @@ class CertificateKeeper:
         if secret is None:
             return f"the Secret does not exist: {_INSTALL}"
         try:
-            stored = read_secret(secret)
+            stored_certificates = read_secret(secret)
         except ParseError as error:
             return f"the Secret is unusable, {error}: {_INSTALL}"
         now = datetime.fromtimestamp(self._client.timing.time_of_day(), UTC)
-        certificates = renew_serving(stored, names=self._names, now=now)
-        if certificates != stored:
+        certificates = renew_serving(stored_certificates, names=self._names, now=now)
+        if certificates != stored_certificates:
             await patch_secret(self._client, self._secret_ref, secret, certificates)
             expires = expiry(certificates).isoformat()
             _log.info("webhook certificate renewed", secret=str(self._secret_ref), expires=expires)

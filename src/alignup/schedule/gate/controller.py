@@ -169,21 +169,23 @@ class GateController:
         """Write a release, and report what became of it."""
         pod, nodes, uid = self._live.find_by_uid(instruction.pod.uid), instruction.nodes, instruction.pod.uid
         if pod is None:
-            written = WrittenRelease(ReleaseOutcome.DELETED)
+            release = WrittenRelease(ReleaseOutcome.DELETED)
         elif pod.metadata.resource_version != instruction.version:
-            written = WrittenRelease(ReleaseOutcome.CHANGED, pod)
+            release = WrittenRelease(ReleaseOutcome.CHANGED, pod)
         else:
-            known = {name: self._live.nodes.get(name) for name in nodes}
-            host_names = {name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in known.items()}
-            written = await write_release(self._client, pod, host_names, steered=instruction.steered)
-        if written.failure is None:
+            api_nodes = {name: self._live.nodes.get(name) for name in nodes}
+            host_names = {
+                name: node.metadata.labels.get(HOST_NAME, "") if node else "" for name, node in api_nodes.items()
+            }
+            release = await write_release(self._client, pod, host_names, steered=instruction.steered)
+        if release.failure is None:
             self._live.schedule(events.ReleaseWritten(uid))
         else:
             current = None
-            if written.current is not None:
+            if release.current is not None:
                 with suppress(PodError):
-                    current = self._live.facts(written.current)
-            self._live.schedule(events.ReleaseFailed(uid, written.failure, written.error, current))
+                    current = self._live.facts(release.current)
+            self._live.schedule(events.ReleaseFailed(uid, release.failure, release.error, current))
 
     async def _evict(self, uid: str) -> None:
         pod = self._live.find_by_uid(uid)

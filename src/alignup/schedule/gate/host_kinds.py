@@ -47,7 +47,7 @@ class HostKinds:
 
     def __init__(self, live: LiveCluster) -> None:
         self._live = live
-        self._known: dict[str, _KnownNode] = {}
+        self._known_nodes: dict[str, _KnownNode] = {}
         self._kinds: WeakValueDictionary[Hashable, HostKind] = WeakValueDictionary()
 
     def nodes(self) -> dict[HostKind | None, list[ApiNode]]:
@@ -56,19 +56,21 @@ class HostKinds:
         objects = self._live.nodes.objects
         for (_, name), node in objects.items():
             nodes.setdefault(self._kind(name), []).append(node)
-        if len(self._known) > 2 * len(objects):
-            self._known = {name: known for name, known in self._known.items() if ("", name) in objects}
+        if len(self._known_nodes) > 2 * len(objects):
+            self._known_nodes = {
+                name: known_node for name, known_node in self._known_nodes.items() if ("", name) in objects
+            }
         return nodes
 
     def _kind(self, name: str) -> HostKind | None:
         record = self._live.cluster.record(name)
         if record is None or record.report.approximate:
             return None
-        devices, known = record.ledger.devices.inventories, self._known.get(name)
-        if known is None or known.model is not record.model or known.devices is not devices:
+        devices, known_node = record.ledger.devices.inventories, self._known_nodes.get(name)
+        if known_node is None or known_node.model is not record.model or known_node.devices is not devices:
             key = kind_key(record)
             kind = self._kinds.get(key)
             if kind is None:
                 kind = self._kinds[key] = HostKind(idle_host(record))
-            known = self._known[name] = _KnownNode(record.model, devices, kind)
-        return known.kind
+            known_node = self._known_nodes[name] = _KnownNode(record.model, devices, kind)
+        return known_node.kind

@@ -68,8 +68,9 @@ class MarkerReviews:
     """The answers of the webhook; *count* gets every result."""
 
     def __init__(self, live: LiveCluster, count: Callable[[str], object] = lambda _outcome: None) -> None:
-        self._live, self._count = live, count
-        self._known: OrderedDict[Hashable, bool | None] = OrderedDict()
+        self._live = live
+        self._count = count
+        self._answers: OrderedDict[Hashable, bool | None] = OrderedDict()
 
     def answer(self, body: bytes) -> bytes:
         """Return the answer to a review; ``ParseError`` if it is not an AdmissionReview of version v1."""
@@ -121,11 +122,11 @@ class MarkerReviews:
         return "" if True in answers.values() else NOTHING_TO_STEER
 
     def _ask(self, key: Hashable, record: HostRecord, pod: Pod, marked: Pod) -> bool | None:
-        if key not in self._known:
-            self._known[key] = fits_one_node(idle_host(record), pod, marked)
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-        return self._known[key]
+        if key not in self._answers:
+            self._answers[key] = fits_one_node(idle_host(record), pod, marked)
+            if len(self._answers) > MAX_KNOWN:
+                self._answers.popitem(last=False)
+        return self._answers[key]
 
     def _records(self, api_pod: ApiPod) -> Iterable[HostRecord]:
         """Yield the nodes with markers that the pod may go to."""
@@ -142,5 +143,5 @@ def _patch(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for field in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(field) or ()):
             resources = container.get("resources") or {}
-            added = {name: {**(resources.get(name) or {}), MARKER: "1"} for name in ("requests", "limits")}
-            yield {"op": "add", "path": f"/spec/{field}/{number}/resources", "value": {**resources, **added}}
+            marker_amounts = {name: {**(resources.get(name) or {}), MARKER: "1"} for name in ("requests", "limits")}
+            yield {"op": "add", "path": f"/spec/{field}/{number}/resources", "value": {**resources, **marker_amounts}}

@@ -29,12 +29,15 @@ _log = structlog.get_logger()
 
 
 class MissedPods:
-    """The pods that a leader misses; *schedulers* are those that pods are released to."""
+    """The pods that a leader misses; pods are released to *schedulers*."""
 
     def __init__(
         self, client: ApiClient, live: LiveCluster, metrics: GateMetrics, *, schedulers: frozenset[str]
     ) -> None:
-        self._client, self._live, self._metrics, self._schedulers = client, live, metrics, schedulers
+        self._client = client
+        self._live = live
+        self._metrics = metrics
+        self._schedulers = schedulers
         self._namespaces = Informer(client, NAMESPACES, _OPTED_IN)
         self._events = ObjectEvents(client, GATE_COMPONENT)
         self.following = False  #: whether new pods are compared
@@ -70,5 +73,5 @@ class MissedPods:
         """Return whether the selectors of the webhook select a new pod, and the webhook would have gated it."""
         parent = self._namespaces.get(pod.metadata.namespace)
         labels = (pod.metadata.labels, parent.metadata.labels if parent is not None else {})
-        opted_in = any(each.get(LABEL) == OPT_IN for each in labels)
+        opted_in = any(pod_labels.get(LABEL) == OPT_IN for pod_labels in labels)
         return opted_in and review_new_pod(pod, self._schedulers) is ReviewOutcome.GATED

@@ -48,13 +48,15 @@ def controller_uids(pod: ApiPod) -> set[str]:
 
 def pinned(required: NodeSelector | None, nodes: Mapping[str, str]) -> NodeSelector:
     """Return the selector of the nodes that *required* selects (``None``: all) and that are among *nodes*."""
-    named = {name: NodeSelectorRequirement("metadata.name", "In", (name,)) for name in nodes}
+    requirements = {name: NodeSelectorRequirement("metadata.name", "In", (name,)) for name in nodes}
     if required is None:
-        return NodeSelector(tuple(NodeSelectorTerm(match_fields=(requirement,)) for requirement in named.values()))
+        return NodeSelector(
+            tuple(NodeSelectorTerm(match_fields=(requirement,)) for requirement in requirements.values())
+        )
     if len(nodes) > 1:
         hosts = NodeSelectorRequirement(HOST_NAME, "In", tuple(sorted(nodes.values())))
         return NodeSelector(tuple(_restricted(term, expression=hosts) for term in required.node_selector_terms))
-    (name,) = named.values()
+    (name,) = requirements.values()
     return NodeSelector(tuple(_restricted(term, field=name) for term in required.node_selector_terms))
 
 
@@ -89,10 +91,18 @@ def pinned_nodes(pod: ApiPod) -> tuple[str, ...]:
 
 def _names_some(term: NodeSelectorTerm, names: Collection[str]) -> bool:
     """Return whether a term selects nothing but some of these nodes; their host names are not checked."""
-    fields = [each.values for each in term.match_fields if (each.key, each.operator) == ("metadata.name", "In")]
+    fields = [
+        requirement.values
+        for requirement in term.match_fields
+        if (requirement.key, requirement.operator) == ("metadata.name", "In")
+    ]
     if any(len(values) == 1 and values[0] in names for values in fields):
         return True
-    labels = [each.values for each in term.match_expressions if (each.key, each.operator) == (HOST_NAME, "In")]
+    labels = [
+        requirement.values
+        for requirement in term.match_expressions
+        if (requirement.key, requirement.operator) == (HOST_NAME, "In")
+    ]
     return len(names) > 1 and any(len(values) == len(names) for values in labels)
 
 

@@ -95,8 +95,8 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
         answers[WEBHOOK_PATH] = partial(answer_review, count=metrics.reviewed, schedulers=gate.schedulers)
     webhook = options.webhook
     if webhook is not None and options.controller is not None:
-        missed = MissedPods(client, service.live, metrics, schedulers=options.controller.schedulers)
-        service.leader_tasks.append(missed.run)
+        missed_pods = MissedPods(client, service.live, metrics, schedulers=options.controller.schedulers)
+        service.leader_tasks.append(missed_pods.run)
     if webhook is None:
         yield None
         return
@@ -111,6 +111,6 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
             loaded=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        served = WebhookServer(listener, certificate, answers, kubernetes_limits())
-        service.tasks += [served.run, partial(service.live.guard.keep_running, "warnings", warnings.run)]
-        yield served
+        webhook_server = WebhookServer(listener, certificate, answers, kubernetes_limits())
+        service.tasks += [webhook_server.run, partial(service.live.guard.keep_running, "warnings", warnings.run)]
+        yield webhook_server

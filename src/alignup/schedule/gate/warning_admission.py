@@ -54,7 +54,7 @@ class WarningReviews:
         self._live = live
         self._count = count
         self._kinds = HostKinds(live)
-        self._known: OrderedDict[_Key, tuple[PodFinding, ...]] = OrderedDict()
+        self._findings: OrderedDict[_Key, tuple[PodFinding, ...]] = OrderedDict()
         self._searches: OrderedDict[_Key, Pod] = OrderedDict()
         self._wake = asyncio.Event()
 
@@ -65,10 +65,10 @@ class WarningReviews:
         if _is_reviewed(request):
             with suppress(AlignError):  # the API server says itself what is wrong with the object
                 findings = dict.fromkeys(self._review(bytes(decode(body, _Review).request.object)))
-        shown = list(findings)[:MAX_WARNINGS]
-        for finding in shown:
+        shown_findings = list(findings)[:MAX_WARNINGS]
+        for finding in shown_findings:
             self._count(finding.code)
-        warnings = tuple([format_warning(finding) for finding in shown])
+        warnings = tuple([format_warning(finding) for finding in shown_findings])
         return encode(AnsweredReview(ReviewResponse(uid=request.uid, allowed=True, warnings=warnings)))
 
     def _review(self, document: bytes) -> Iterator[PodFinding]:
@@ -86,20 +86,20 @@ class WarningReviews:
     def _node_findings(self, workload: Workload, nodes: dict[HostKind | None, list[ApiNode]]) -> Iterator[PodFinding]:
         pod, spec = self._live.claims.objects.with_class_resources(workload.pod), scheduling_spec(workload)
         excludes = self._live.node_filter.excludes
-        considered: dict[HostKind | None, ApiNode] = {}  #: the first node of each kind that schedulers consider
+        considered_nodes: dict[HostKind | None, ApiNode] = {}  #: the first node of each kind that schedulers consider
         for kind, alike in nodes.items():
             if (node := next((node for node in alike if not excludes(node, spec)), None)) is not None:
-                considered[kind] = node
-        findings = {kind: self._ask(kind, pod) for kind in considered if kind is not None}
+                considered_nodes[kind] = node
+        findings = {kind: self._ask(kind, pod) for kind in considered_nodes if kind is not None}
         never = {kind: _find_never(answers, pod, kind, nodes[kind]) for kind, answers in findings.items()}
-        if considered and None not in considered and all(never.values()):
+        if considered_nodes and None not in considered_nodes and all(never.values()):
             usual = never[max(never, key=lambda kind: len(nodes[kind]))]
             if usual is not None:
                 yield replace(usual, message=f"no node of this cluster would ever admit it: {usual.message}")
             return
         for kind, rejection in never.items():
             if rejection is not None and rejection.code == SMT_ALIGNMENT:
-                message = f"nodes such as {considered[kind].metadata.name} would reject it: {rejection.message}"
+                message = f"nodes such as {considered_nodes[kind].metadata.name} would reject it: {rejection.message}"
                 yield replace(rejection, message=message)
                 break
         for answers in findings.values():
@@ -108,21 +108,21 @@ class WarningReviews:
     def _ask(self, kind: HostKind, pod: Pod) -> tuple[PodFinding, ...]:
         """Return what is wrong with a pod on an empty node; nothing yet for a pod that takes long to decide on."""
         key = (kind, shape_key(pod))
-        findings = self._known.get(key)
+        findings = self._findings.get(key)
         if findings is not None:
-            self._known.move_to_end(key)
+            self._findings.move_to_end(key)
             return findings
         findings = () if is_large(pod) else _decide(kind, pod)
         self._remember(key, findings)
-        if len(self._searches) < MAX_SEARCHES and (is_large(pod) or any(each.is_rejection for each in findings)):
+        if len(self._searches) < MAX_SEARCHES and (is_large(pod) or any(finding.is_rejection for finding in findings)):
             self._searches[key] = pod
             self._wake.set()
         return findings
 
     def _remember(self, key: _Key, findings: tuple[PodFinding, ...]) -> None:
-        self._known[key] = findings
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._findings[key] = findings
+        if len(self._findings) > MAX_KNOWN:
+            self._findings.popitem(last=False)
 
     async def run(self) -> None:
         """Search for changes that would admit rejected pods until cancelled."""

@@ -112,9 +112,10 @@ def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
     resource, key = call.resource, call.key
     pod = copy_of(store.get(resource, key).document)
     metadata, spec = pod["metadata"], pod.setdefault("spec", {})
-    wanted = binding.get("metadata") or {}
-    if wanted.get("uid") not in {None, "", metadata["uid"]}:
-        why = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
+    binding_metadata = binding.get("metadata") or {}
+    uid = binding_metadata.get("uid")
+    if uid not in {None, "", metadata["uid"]}:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}"
         raise conflict("pods/binding", key[1], why)
     problems = {
         "is being deleted, cannot be assigned to a host": metadata.get("deletionTimestamp"),
@@ -125,8 +126,8 @@ def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
         if reason:
             raise conflict("pods/binding", key[1], f"pod {key[1]} {problem}")
     spec["nodeName"] = binding["target"]["name"]
-    if wanted.get("annotations"):
-        metadata["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
+    if binding_metadata.get("annotations"):
+        metadata["annotations"] = {**metadata.get("annotations", {}), **binding_metadata["annotations"]}
     conditions = pod.setdefault("status", {}).setdefault("conditions", [])
     conditions[:] = [condition for condition in conditions if condition.get("type") != "PodScheduled"]
     conditions.append({"type": "PodScheduled", "status": "True", "lastTransitionTime": store.timestamp()})
@@ -134,7 +135,7 @@ def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
 
 
 def _checked(call: ApiCall, document: object) -> Document:
-    """Return the document with its type and namespace; a problem if it has others."""
+    """Return the document with its type and namespace; a problem if the document has another type or namespace."""
     resource, namespace = call.resource, call.namespace
     if not isinstance(document, dict) or not isinstance(document.get("metadata", {}), dict):
         raise StatusProblem(400, "the body of the request is not an object")

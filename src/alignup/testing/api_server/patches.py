@@ -24,13 +24,13 @@ def merge(target: object, patch: object) -> Any:  # noqa: ANN401 - JSON
     """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
-    merged = dict(target) if isinstance(target, Mapping) else {}
+    document = dict(target) if isinstance(target, Mapping) else {}
     for name, value in patch.items():
         if value is None:
-            merged.pop(name, None)
+            document.pop(name, None)
         else:
-            merged[name] = merge(merged.get(name), value)
-    return merged
+            document[name] = merge(document.get(name), value)
+    return document
 
 
 def json_patch(target: Document, operations: list[Mapping[str, Any]]) -> Document:
@@ -124,11 +124,13 @@ def own_changes(old: Document, new: Document, *, manager: str) -> Document:
     """Return *new* with the fields that an update has changed owned by *manager*."""
     owners = owned_fields(old)
     before, after = dict(_leaves(old)), dict(_leaves(new))
-    changed = {path for path, value in after.items() if _ownable(path) and before.get(path, _leaves) != value}
-    gone = before.keys() - after.keys()
+    changed_paths = {path for path, value in after.items() if _ownable(path) and before.get(path, _leaves) != value}
+    removed_paths = before.keys() - after.keys()
     for owner, paths in owners.items():
-        owners[owner] = {path for path in paths - gone if not any(_overlap(path, change) for change in changed)}
-    owners[manager, "Update"] = owners.get((manager, "Update"), set()) | changed
+        owners[owner] = {
+            path for path in paths - removed_paths if not any(_overlap(path, change) for change in changed_paths)
+        }
+    owners[manager, "Update"] = owners.get((manager, "Update"), set()) | changed_paths
     return _with_owners(new, owners)
 
 

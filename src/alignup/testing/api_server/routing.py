@@ -133,18 +133,18 @@ class ResourceTable:
                 for group, number in sorted({(resource.group, resource.version) for resource in self._all.values()}):
                     version = {"groupVersion": f"{group}/{number}", "version": number}
                     groups.setdefault(group, []).append(version)
-                listed = [
+                group_documents = [
                     {"name": group, "versions": versions, "preferredVersion": versions[-1]}
                     for group, versions in groups.items()
                     if group
                 ]
-                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": group_documents}
             case ["apis", group, number]:
                 return self._resource_list(f"{group}/{number}")
         return None
 
     def _resource_list(self, api_version: str) -> Document | None:
-        listed = [
+        resources = [
             {
                 "name": resource.plural,
                 "singularName": resource.kind.lower(),
@@ -155,5 +155,5 @@ class ResourceTable:
             for resource in self._all.values()
             if resource.api_version == api_version
         ]
-        whole = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": listed}
-        return whole if listed else None
+        whole = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources}
+        return whole if resources else None

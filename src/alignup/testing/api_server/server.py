@@ -73,11 +73,11 @@ class ApiServer:
         return self.store.create(resource, document).document
 
     def remove(self, resource: str, name: str, *, namespace: str = "default") -> None:
-        served = self.resources.named(resource)
-        self.store.remove(served, (namespace if served.namespaced else "", name))
+        served_resource = self.resources.named(resource)
+        self.store.remove(served_resource, (namespace if served_resource.namespaced else "", name))
 
     def objects(self, plural: str) -> list[Document]:
-        return [stored.document for stored in self.store.objects(self.resources.named(plural))]
+        return [stored_object.document for stored_object in self.store.objects(self.resources.named(plural))]
 
     def respond(self, path: str, body: bytes) -> None:
         """Respond to GET requests of a path, such as ``/api/v1/nodes/NAME/proxy/configz``."""
@@ -255,14 +255,14 @@ class ApiServer:
             self._following_pages[metadata["continue"]] = (revision, objects[limit:])
             objects = objects[:limit]
         kind = {"apiVersion": call.resource.api_version, "kind": f"{call.resource.kind}List", "metadata": metadata}
-        items = b",".join(stored.text for stored in objects)
+        items = b",".join(stored_object.text for stored_object in objects)
         return msgspec.json.encode(kind)[:-1] + b',"items":[' + items + b"]}"
 
-    def _created(self, call: ApiCall, stored: StoredObject) -> StoredObject:
+    def _created(self, call: ApiCall, stored_object: StoredObject) -> StoredObject:
         """Serve the resources of a new CustomResourceDefinition."""
         if call.resource.kind == "CustomResourceDefinition":
-            self.resources.add_defined(stored.document)
-        return stored
+            self.resources.add_defined(stored_object.document)
+        return stored_object
 
 
 def _decode(body: bytes) -> Any:  # noqa: ANN401 - JSON

@@ -88,10 +88,10 @@ class ObjectStore:
         return self._objects[resource].get(key)
 
     def get(self, resource: ServedResource, key: StoreKey) -> StoredObject:
-        stored = self.find(resource, key)
-        if stored is None:
+        stored_object = self.find(resource, key)
+        if stored_object is None:
             raise StatusProblem(404, f'{resource.name} "{key[1]}" not found')
-        return stored
+        return stored_object
 
     def create(self, resource: ServedResource, document: Document) -> StoredObject:
         """Add an object, with the metadata that the server sets."""

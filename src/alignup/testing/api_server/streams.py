@@ -37,7 +37,11 @@ class Selection:
         )
 
     def objects(self, store: ObjectStore) -> list[StoredObject]:
-        return [stored for stored in store.objects(self.resource, self._namespace) if self.matches(stored.document)]
+        return [
+            stored_object
+            for stored_object in store.objects(self.resource, self._namespace)
+            if self.matches(stored_object.document)
+        ]
 
     def event(self, change: StoredChange) -> tuple[str, StoredObject] | None:
         """Return the event that a watch gets: an object that no longer matches counts as deleted."""
@@ -117,8 +121,8 @@ class WatchStream:
             raise StatusProblem(504, message, causes=[{"reason": "ResourceVersionTooLarge"}])
         objects = self._selection.objects(self._store) if initial else []
         await self._connection.begin(200, {"Transfer-Encoding": "chunked"})
-        for stored in objects:
-            await self._send("ADDED", stored.text)
+        for stored_object in objects:
+            await self._send("ADDED", stored_object.text)
         if parameters.get("sendInitialEvents") == "true":
             await self._send_bookmark(annotations={"k8s.io/initial-events-end": "true"})
         closed = asyncio.create_task(self._connection.wait_closed())
@@ -134,7 +138,7 @@ class WatchStream:
     async def _follow(self, closed: asyncio.Task[None]) -> None:
         while not closed.done():
             await self._wait(closed, self.running)
-            changed, self._notice = self._store.changed, asyncio.Event()
+            notice, self._notice = self._store.changed, asyncio.Event()
             try:
                 for change in self._store.after(self._revision):
                     event = self._selection.event(change)
@@ -150,8 +154,8 @@ class WatchStream:
                 await self._send("ERROR", msgspec.json.encode(self._problem.status))
             if self._ended:
                 return
-            if changed is self._store.changed:
-                await self._wait(closed, changed, self._notice)
+            if notice is self._store.changed:
+                await self._wait(closed, notice, self._notice)
 
     async def _wait(self, closed: asyncio.Task[None], *events: asyncio.Event) -> None:
         """Wait for one of the events, or for the client to close the connection."""
