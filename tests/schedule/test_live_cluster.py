@@ -695,7 +695,7 @@ def objects_of_node(number, state):
 
 
 async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
-    """Apart from bounded memories: of ended pods, which a late report may contain, and of equal parts of pods."""
+    """Apart from bounded memories: of ended pods, which a report may contain or a scheduler ask about, and of parts."""
     kubelet = SimulatedKubelet()
     kubelet.admit(pod("any", cpu="1", memory="1Gi"))
     state, watched = state_of("any", kubelet), Watched(live)
@@ -725,6 +725,7 @@ async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
     assert live.verdict(asked[0], "gone-7").reason == "no such node"
 
     bounded = [live.cluster._stages, live.cluster._ended, live._decoded, live.pods._trim.__self__]  # noqa: SLF001
+    bounded.append(live.scheduling.gangs._gone)  # noqa: SLF001
     assert live.cluster.hosts == ("a", "b")
     assert [way for way, text in kept_texts(live, without=bounded) if "gone-" in text] == []
 
