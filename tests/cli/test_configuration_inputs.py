@@ -135,13 +135,6 @@ def test_errors_name_the_drop_in_and_the_field(drop_ins, fields, expected):
     assert [text for text in expected if text not in run.stderr] == []
 
 
-def test_a_missing_directory_is_an_error():
-    run = explain("--config-dir", "nowhere")
-
-    assert run.returncode == 2
-    assert "nowhere: No such file or directory" in run.stderr
-
-
 def test_doctor_reports_the_drop_in_that_sets_a_field(drop_ins):
     directory = drop_ins("50-cpus.conf", cpuManagerPolicyOptions={"align-by-socket": "true"}, maxPods=0)
 

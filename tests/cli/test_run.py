@@ -125,9 +125,7 @@ def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param(["--cpus", "many", "--", "true"], '--cpus: "many" is not a quantity', id="an invalid quantity"),
         pytest.param(["--device", "example.com/gpu", "--", "true"], "use a value like", id="a device without a count"),
-        pytest.param(["--nonsense", "--", "true"], "no such option", id="an unknown option"),
         pytest.param([], "missing argument", id="no command"),
         pytest.param(["--wait", "true", "true"], "not a number of seconds", id="a command in place of seconds"),
         pytest.param(["--machine", "pack:2", "--", "true"], "Add --dry-run", id="another machine"),
@@ -143,11 +141,11 @@ def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(
         pytest.param(["--config", "/nowhere", "--", "true"], "No such file", id="a missing configuration file"),
     ],
 )
-def test_failures_before_the_command_starts_exit_with_125(bench, words, message):
-    code, out, err = bench.run("run", *words)
+def test_failures_before_the_command_starts_exit_with_125(tmp_path, words, message):
+    run = in_process("run", *words, env={"ALIGNUP_RUN_DIR": str(tmp_path / "runs")})
 
-    assert (code, out) == (125, "")
-    assert message in err
+    assert (run.returncode, run.stdout) == (125, "")
+    assert message in run.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
