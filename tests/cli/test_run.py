@@ -141,11 +141,11 @@ def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(
         pytest.param(["--config", "/nowhere", "--", "true"], "No such file", id="a missing configuration file"),
     ],
 )
-def test_failures_before_the_command_starts_exit_with_125(tmp_path, words, message):
-    run = in_process("run", *words, env={"ALIGNUP_RUN_DIR": str(tmp_path / "runs")})
+def test_failures_before_the_command_starts_exit_with_125(bench, words, message):
+    code, out, err = bench.run_here("run", *words)
 
-    assert (run.returncode, run.stdout) == (125, "")
-    assert message in run.stderr
+    assert (code, out) == (125, "")
+    assert message in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
@@ -329,7 +329,7 @@ def test_shared_runs_leave_cpus_that_become_exclusive(bench, by):
 
 
 def test_a_rejection_is_explained(bench):
-    code, out, err = bench.run("run", "--name", "huge", "--cpus", 9999, "--", "true")
+    code, out, err = bench.run_here("run", "--name", "huge", "--cpus", 9999, "--", "true")
 
     assert (code, out) == (124, "")
     assert err.startswith("Run huge is rejected: ")
@@ -363,7 +363,7 @@ def test_a_rejection_is_explained(bench):
 )
 def test_a_run_gets_near_devices(bench, words, code, message):
     asked = ("--device", "nvidia.com/gpu=2", *words, "--machine", EXAMPLE, "--", "true")
-    result = bench.run("run", "--dry-run", *asked)
+    result = bench.run_here("run", "--dry-run", *asked)
 
     assert result[0] == code
     assert message in "".join(result[1:]).replace("\n    ", " ")
@@ -371,8 +371,8 @@ def test_a_run_gets_near_devices(bench, words, code, message):
 
 def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):
     asked = ("--cpus", 1, "--device", "example.com/gpu=1", "--", "touch", tmp_path / "ran")
-    code, out, err = bench.run("run", "--wait", "--name", "train", *asked)
-    dry = bench.run("run", "--dry-run", "--name", "train", *asked)
+    code, out, err = bench.run_here("run", "--wait", "--name", "train", *asked)
+    dry = bench.run_here("run", "--dry-run", "--name", "train", *asked)
 
     message = "Run train cannot start: this machine has no example.com/gpu"
     assert (code, out, dry[0]) == (124, "", 124)
@@ -384,7 +384,7 @@ def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):
 
 def test_a_run_that_never_fits_does_not_wait(bench):
     """``--wait`` without a number waits for as long as it takes."""
-    assert bench.run("run", "--wait", "--cpus", 9999, "--", "true")[0] == 124
+    assert bench.run_here("run", "--wait", "--cpus", 9999, "--", "true")[0] == 124
 
 
 def test_waiting_ends_when_the_run_fits_or_after_the_timeout(bench):
@@ -400,8 +400,8 @@ def test_waiting_ends_when_the_run_fits_or_after_the_timeout(bench):
 
 
 def test_a_dry_run_changes_nothing(bench):
-    code, out, _ = bench.run("run", "--dry-run", "--cpus", 1, "--name", "try", "--", "no-such-command")
-    rejected = bench.run("run", "--dry-run", "--cpus", 9999, "--", "true")
+    code, out, _ = bench.run_here("run", "--dry-run", "--cpus", 1, "--name", "try", "--", "no-such-command")
+    rejected = bench.run_here("run", "--dry-run", "--cpus", 9999, "--", "true")
 
     assert code == 0
     assert out.startswith("Run try is admitted")
@@ -414,7 +414,7 @@ def test_a_dry_run_aligns_on_another_machine(bench):
     machine = "pack:2 numa:1(memory=16GiB) core:4 pu:1"
     asked = ("--cpus", 3, "--memory", "2Gi", "--device", "example.com/gpu=1", "--devices", "example.com/gpu=1@1")
 
-    code, out, _ = bench.run("run", "--dry-run", "--machine", machine, *asked, "--", "true")
+    code, out, _ = bench.run_here("run", "--dry-run", "--machine", machine, *asked, "--", "true")
 
     variables = [line.strip() for line in out.partition("Environment of the command\n")[2].splitlines()]
     assert code == 0
@@ -445,8 +445,8 @@ def test_a_directory_that_others_own_or_can_access_is_an_error(bench, tmp_path):
         foreign.mkdir(mode=0o700)
         os.chown(foreign, 12345, 12345)
 
-    owned = bench.run("run", "--", "true", env={"ALIGNUP_RUN_DIR": str(foreign)})
-    accessible = bench.run("run", "--", "true")
+    owned = bench.run_here("run", "--", "true", env={"ALIGNUP_RUN_DIR": str(foreign)})
+    accessible = bench.run_here("run", "--", "true")
 
     assert (owned[0], accessible[0]) == (125, 125)
     assert "belongs to user" in owned[2]
@@ -456,13 +456,13 @@ def test_a_directory_that_others_own_or_can_access_is_an_error(bench, tmp_path):
 def test_links_are_not_followed(bench, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     bench.directory.symlink_to(tmp_path / "elsewhere")
-    whole = bench.run("run", "--", "true")
+    whole = bench.run_here("run", "--", "true")
     bench.directory.unlink()
     bench.directory.mkdir(mode=0o700)
     (bench.directory / "run-x.json").symlink_to(tmp_path / "secret")
     (tmp_path / "secret").write_text("{}")
 
-    file = bench.run("run", "--", "true")
+    file = bench.run_here("run", "--", "true")
 
     assert (whole[0], file[0]) == (125, 125)
     assert "is not a directory" in whole[2]
@@ -544,7 +544,7 @@ def test_concurrent_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, clai
 def test_a_dry_run_says_what_is_exclusive(bench, claims):
     words = ("run", "--dry-run", "--cpus", 1)
     everyone, this_user, later = (
-        bench.run(*words, *more, "--", "true", env=env)[1].splitlines()[-1].partition(" are exclusive ")[2]
+        bench.run_here(*words, *more, "--", "true", env=env)[1].splitlines()[-1].partition(" are exclusive ")[2]
         for more, env in (((), claims), ((), {}), (("--ignore-claims",), claims))
     )
 
