@@ -127,11 +127,7 @@ def test_a_pending_pod_is_explained_for_every_node(ask):
         r"note: node b: its observer last reported \d+ days ago; see the log of its pod\nnote: node b: a gap\n",
         run.stderr,
     )
-
-
-def test_programs_get_the_reason_code_of_each_group(ask):
     (answer,) = json.loads(ask("why", "wide", "-o", "json").stdout)["answers"]
-
     assert [(group["nodes"][0]["node"], group["code"]) for group in answer["groups"]] == [
         ("a", ""),
         ("b", "TopologyAffinityError"),

@@ -38,6 +38,7 @@ def complete(*words, env=None):
         (["machine", "show", "hos"], ["file,hos"]),
         (["machine", "show", "pac"], ["file,pac", "plain,'pack:2 numa:1 core:8 pu:2'"]),
         (["mach"], ["plain,machine"]),
+        (["why", "-o", ""], ["plain,text", "plain,wide", "plain,json", "plain,yaml", "plain,name"]),
         (["why", "--sea"], ["plain,--search"]),
         (["why", "--kubernetes-version", "1.3"], [f"plain,1.{minor}" for minor in range(33, 39)]),
         (["why", "--set", "topologyManagerP"], ["plain,topologyManagerPolicy=", "plain,topologyManagerPolicyOptions="]),
@@ -67,6 +68,10 @@ def test_pods_of_the_agent(short_path):
         assert complete("release", "", env=env) == ["plain,ml/trainer", "plain,web"]
         assert complete("release", "tr", env=env) == ["plain,trainer"]
         assert complete("release", "--agent", f"unix:{short_path}/agent/agent.sock", "w") == ["plain,web"]
+
+
+def test_the_script_of_a_shell_asks_for_completions():
+    assert "_ALIGNUP_COMPLETE=bash_complete" in in_process("completion", "bash").stdout
 
 
 def test_without_an_agent_there_are_no_pods(short_path):

@@ -11,7 +11,7 @@ import yaml
 
 from alignup.align.reason_codes import REASON_CODES
 from alignup.kubernetes.kubelet_files import state_files
-from tests.cli.commands import in_process, on_a_terminal
+from tests.cli.commands import in_process
 
 ROOT = Path(__file__).parents[2]
 NODE, DAMAGED = ROOT / "examples" / "node", ROOT / "examples" / "doctor"
@@ -37,14 +37,6 @@ def test_a_healthy_node():
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.endswith("\nThis kubelet starts, without warnings.\n")
     assert "  ok       cpu_manager_state: policy static, CPUs held by 4 pods\n" in run.stdout
-
-
-def test_all_errors_of_a_configuration_are_reported_at_once():
-    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
-
-    assert (run.returncode, run.stderr) == (1, "")
-    assert run.stdout.count("  ERROR ") == 3
-    assert run.stdout.endswith("\nThis kubelet does not start: 3 errors and 3 warnings.\n")
 
 
 def test_the_proposed_yaml_fixes_the_errors(tmp_path):
@@ -188,22 +180,6 @@ def test_invalid_input_exits_with_2(arguments, message, tmp_path):
     assert run.returncode == 2
     assert message in run.stderr
     assert run.stdout == ""
-
-
-def test_colors_do_not_replace_words():
-    shown = on_a_terminal("doctor", *ON_NODE, env={"TERM": "xterm-256color"})
-
-    assert "\x1b[" in shown
-    assert "  ok" in re.sub(r"\x1b\[[0-9;]*m", "", shown)
-
-
-def test_ascii_output():
-    run = in_process(
-        *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"), encoding="ascii"
-    )
-
-    assert run.returncode == 1
-    assert run.stdout.isascii()
 
 
 def test_the_kubelets_defaults_are_checked_without_a_configuration():

@@ -23,8 +23,7 @@ ROOT = Path(__file__).parents[2]
 LARGE = "pack:4 numa:2 l3:8 core:16 pu:2"
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize("form", ["text", "svg"])
+@pytest.mark.parametrize(("form", "unbuffered"), [("text", ""), ("svg", "1")], ids=["buffered", "unbuffered"])
 def test_a_closed_pipe_ends_quietly(form, unbuffered):
     with start("machine", "show", LARGE, "-o", form, env={"PYTHONUNBUFFERED": unbuffered}) as process:
         assert process.stdout is not None
@@ -53,10 +52,9 @@ def test_an_interrupt_during_output_ends_quietly():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("form", ["text", "svg"])
-def test_a_full_disk_is_reported_in_one_line(form):
+def test_a_full_disk_is_reported_in_one_line():
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        run = python("-m", "alignup", "machine", "show", "pu:2", "-o", form, stdout=full)
+        run = python("-m", "alignup", "machine", "show", "pu:2", stdout=full)
 
     assert (run.returncode, run.stderr) == (1, "alignup: No space left on device\n")
 

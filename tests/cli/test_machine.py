@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from alignup.machines import discover, load, machine_file
-from alignup.picture.machine_svg import draw_svg
-from tests.cli.commands import in_process, on_a_terminal
+from alignup.machines import discover, load
+from tests.cli.commands import in_process
 
 SERVER = "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "b"}]}}
@@ -29,12 +28,6 @@ def test_the_text_fits_80_columns(source):
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert "┌─ Socket 0" in run.stdout
     assert "\x1b" not in run.stdout
-
-
-def test_svg():
-    run = in_process("machine", "show", SERVER, "-o", "svg")
-
-    assert run.stdout == draw_svg(load(SERVER))
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
@@ -237,29 +230,10 @@ def test_a_failed_recording_leaves_nothing_behind(file, root, code, message, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_colors_are_only_for_terminals_without_no_color():
-    colored = on_a_terminal("machine", "show", SERVER, env={"TERM": "xterm-256color"})
-    plain = on_a_terminal("machine", "show", SERVER, env={"TERM": "xterm-256color", "NO_COLOR": "1"})
-    dumb = on_a_terminal("machine", "show", SERVER, env={"TERM": "dumb"})
-
-    assert "\x1b[" in colored
-    assert "\x1b[" not in plain
-    assert plain == dumb
-    assert machine_file.dump(load(SERVER)) == in_process("machine", "show", SERVER, "-o", "yaml").stdout
-
-
 def test_a_wider_terminal_is_used():
     wide = in_process("machine", "show", SERVER, env={"COLUMNS": "100"})
 
     assert max(map(len, wide.stdout.splitlines())) == 100
-
-
-def test_ascii_boxes():
-    run = in_process("machine", "show", SERVER, encoding="ascii")
-
-    assert run.returncode == 0
-    assert run.stdout.isascii()
-    assert "+- Socket 0 . NUMA node 0 -" in run.stdout
 
 
 LOCALITY = RECORDED.parent / "locality"

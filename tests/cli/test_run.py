@@ -341,7 +341,6 @@ def test_a_rejection_is_explained(bench):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        pytest.param((), 0, "CUDA_VISIBLE_DEVICES=gpu-0,gpu-3", id="near devices without a demand"),
         pytest.param(("--devices-near", "nvlink;spread"), 0, "CUDA_VISIBLE_DEVICES=gpu-0,gpu-3", id="linked"),
         pytest.param(
             ("--device", "example.com/nic=2", "--devices-near", "same-switch"),
@@ -408,22 +407,6 @@ def test_a_dry_run_changes_nothing(bench):
     assert "Environment of the command\n  ALIGNUP_CPUS=" in out
     assert not bench.directory.exists()
     assert rejected[0] == 124
-
-
-def test_a_dry_run_aligns_on_another_machine(bench):
-    machine = "pack:2 numa:1(memory=16GiB) core:4 pu:1"
-    asked = ("--cpus", 3, "--memory", "2Gi", "--device", "example.com/gpu=1", "--devices", "example.com/gpu=1@1")
-
-    code, out, _ = bench.run_here("run", "--dry-run", "--machine", machine, *asked, "--", "true")
-
-    variables = [line.strip() for line in out.partition("Environment of the command\n")[2].splitlines()]
-    assert code == 0
-    assert variables == [
-        "ALIGNUP_CPUS=4-6",
-        "ALIGNUP_NUMA_NODES=1",
-        "ALIGNUP_MEMORY_NODES=1",
-        "ALIGNUP_DEVICES_EXAMPLE_COM_GPU=gpu-0",
-    ]
 
 
 def test_the_command_does_not_start_when_the_disk_is_full(bench, tmp_path):
@@ -604,10 +587,6 @@ def test_a_running_agent_decides(bench, tmp_path):
     gone = bench.run("run", "--", "true", env=env)
     assert gone[0] == 125
     assert "no agent answers" in gone[2]
-
-
-def test_help_describes_the_exit_codes():
-    assert "128+N" in in_process("run", "--help").stdout
 
 
 def test_a_run_with_an_agent_imports_nothing_slow():

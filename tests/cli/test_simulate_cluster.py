@@ -38,19 +38,6 @@ def cluster(tmp_path):
     return tmp_path / "cluster.yaml"
 
 
-def test_strategies_are_compared_side_by_side():
-    run = in_process(
-        *("simulate", "--nodes", "3", "--generate", "training", "--count", "40", "--load", "2", *ON_NODE),
-        *("--strategy", "alignup,blind-most-allocated"),
-    )
-
-    assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith("40 pods on 3 nodes\n")
-    rejections = next(line for line in run.stdout.splitlines() if "rejections by kubelets" in line)
-    alignup, blind = rejections.split()[-2:]
-    assert (alignup, int(blind) > 0) == ("0", True)
-
-
 def test_html_has_the_figures_of_every_strategy(tmp_path):
     file = tmp_path / "report.html"
     common = ("simulate", "--nodes", "2", "--generate", "training", "--count", "20", "--load", "2", *ON_NODE)
