@@ -14,23 +14,13 @@ import pytest
 from alignup.cli.app import app
 from tests.agent.agents import running, start_with
 from tests.cli.commands import environment, in_process, start
+from tests.cli.manifests import pod_manifest
 from tests.cli.run_processes import start_alignup
 from tests.deadlines import wait_for
 from tests.short_paths import short_directory
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "node" / "trainer.yaml"
-
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, namespace: {namespace}}}
-spec:
-  containers:
-  - name: app
-    image: example.com/app
-    resources: {{limits: {{cpu: "{cpu}", memory: 1Gi}}}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +48,7 @@ def call(agent):
 def manifest(tmp_path):
     def write(name: str, *, cpu: str = "1", namespace: str = "default") -> Path:
         file: Path = tmp_path / f"{namespace}-{name}.yaml"
-        file.write_text(POD.format(name=name, cpu=cpu, namespace=namespace))
+        file.write_text(pod_manifest(name, namespace, cpu=cpu, memory="1Gi"))
         return file
 
     return write

@@ -4,15 +4,9 @@ import pytest
 
 from tests.agent.agents import running
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 from tests.cli.test_cluster import cluster
 from tests.observe.api_objects import running_server
-
-POD = """apiVersion: v1
-kind: Pod
-metadata: {name: %s, namespace: %s}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 64Mi}}}]}
-"""
-
 
 NVIDIA = ("nvidia", "nvidia-packed")
 
@@ -59,7 +53,7 @@ def test_files_machines_commands_and_options(words, completions):
 
 def test_pods_of_the_agent(short_path):
     for name, namespace in (("web", "default"), ("trainer", "ml")):
-        (short_path / f"{name}.yaml").write_text(POD % (name, namespace))
+        (short_path / f"{name}.yaml").write_text(pod_manifest(name, namespace, cpu="1", memory="64Mi"))
     with running(short_path / "agent"):
         env = {"ALIGNUP_AGENT": f"unix:{short_path}/agent/agent.sock"}
         for name in ("web", "trainer"):

@@ -12,6 +12,7 @@ import yaml
 from alignup.align.reason_codes import REASON_CODES
 from alignup.kubernetes.kubelet_files import state_files
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 
 ROOT = Path(__file__).parents[2]
 NODE, DAMAGED = ROOT / "examples" / "node", ROOT / "examples" / "doctor"
@@ -236,9 +237,7 @@ def test_yaml_for_a_kubelet_config_of_openshift_is_below_its_field(tmp_path):
 def test_offline_cpus_are_not_allocated(tmp_path):
     file = tmp_path / "profile.yaml"
     file.write_text(PROFILE)
-    resources = "resources: {limits: {cpu: 16, memory: 1Gi}}"
-    pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{{name: app, {resources}}}]}}\n"
-    (tmp_path / "pod.yaml").write_text(pod)
+    (tmp_path / "pod.yaml").write_text(pod_manifest(cpu="16", memory="1Gi"))
     run = in_process("why", "-f", tmp_path / "pod.yaml", "--machine", NODE / "machine.yaml", "--config", file)
 
     assert run.returncode == 1

@@ -6,6 +6,7 @@ import click
 import pytest
 
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 from tests.cli.test_option_errors import commands
 
 #: Programs that run until they are stopped: their options are tried where they are parsed, in test_option_errors.
@@ -26,11 +27,6 @@ NEEDED = {
     ("schema",): ["machine"],
     ("completion",): ["bash"],
 }
-POD = """apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
-"""
 LINE = re.compile(r"alignup: \S.*\S")
 ALL = [words for words, _ in commands()]
 FILES = [
@@ -53,7 +49,7 @@ def name(value):
 
 def fail(*words, directory, text=None):
     """Run a command in *directory*, and return its error lines and exit code."""
-    (directory / "pod.yaml").write_text(POD)
+    (directory / "pod.yaml").write_text(pod_manifest(cpu="1", memory="1Gi"))
     env = {"ALIGNUP_AGENT": f"unix:{directory}/none", "KUBECONFIG": str(directory / "none"), "HOME": str(directory)}
     run = in_process(*words, cwd=directory, env=env | {"ALIGNUP_RUN_DIR": str(directory)}, stdin=text or "")
     lines = [line for line in run.stderr.splitlines() if not line.startswith("note: ")]

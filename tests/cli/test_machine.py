@@ -7,9 +7,9 @@ import pytest
 
 from alignup.machines import discover, load
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 
 SERVER = "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"
-POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "b"}]}}
 RECORDED = Path(__file__).parents[1] / "machines" / "guest-4n-2s.tar.gz"
 
 
@@ -133,7 +133,7 @@ def install_kubelet(tmp_path, monkeypatch):
 
 def test_a_recording_names_the_installed_kubelet_and_is_answered_for_it(tmp_path, install_kubelet):
     file, manifest = tmp_path / "host.tar.gz", tmp_path / "pod.json"
-    manifest.write_text(json.dumps(POD))
+    manifest.write_text(pod_manifest())
     install_kubelet("v1.35.8")
     recorded = in_process("machine", "record", file)
     install_kubelet("v1.34.1")

@@ -143,15 +143,9 @@ def test_ages(seconds, expected):
 
 
 WORKLOADS = """
-apiVersion: v1
-kind: Pod
-metadata: {name: a, namespace: ml, labels: {app: web}}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
+{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ml, labels: {app: web}}, spec: {containers: [{name: app}]}}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: b, labels: {app: db}}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
+{apiVersion: v1, kind: Pod, metadata: {name: b, labels: {app: db}}, spec: {containers: [{name: app}]}}
 """
 
 

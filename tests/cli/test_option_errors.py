@@ -5,14 +5,10 @@ import pytest
 
 from alignup.cli.app import app
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 from tools.command_tree import walk
 
 MACHINE = ["--machine", "numa:2 core:4 pu:1"]
-POD = """apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
-"""
 
 
 def commands():
@@ -108,7 +104,7 @@ def test_numbers_are_finite(words, option, number):
     ],
 )
 def test_values_that_commands_parse(words, start, tmp_path):
-    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "pod.yaml").write_text(pod_manifest(cpu="1", memory="1Gi"))
     name, *rest = words.split()
     on = MACHINE if name in {"why", "simulate", "doctor", "agent"} and "--machine" not in rest else []
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 from tests.cli.test_why import ON_NODE, TRAINER, WITH_POD_NAMES
 
 
@@ -54,7 +55,7 @@ def test_other_pods_are_evicted_where_the_cheapest_is_exempt():
 
 def test_a_pod_that_fits_needs_no_move(tmp_path: Path):
     manifest = tmp_path / "pod.yaml"
-    manifest.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: x}]}\n")
+    manifest.write_text(pod_manifest("p"))
 
     run = in_process("plan", manifest, *WITH_POD_NAMES)
 

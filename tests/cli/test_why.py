@@ -10,6 +10,7 @@ import yaml
 from alignup.align.workload.names import DEVICES_ANNOTATION
 from alignup.documents.decisions import from_document
 from tests.cli.commands import in_process, measured
+from tests.cli.manifests import pod_manifest
 from tests.kubernetes.manifests.test_device_selectors import BOMBS
 from tests.schedule.claim_objects import ENDLESS_SELECTOR
 
@@ -23,16 +24,7 @@ STATIC = (
     *("--set", "cpuManagerPolicy=static", "--set", "reservedSystemCPUs=0"),
     *("--set", "topologyManagerPolicy=single-numa-node"),
 )
-SCHEDULER_VERDICT = "Pod default/p is not schedulable: no device plugin provides example.com/gpu"
-
-
-def pod(name: str = "p", **limits: str) -> str:
-    """A manifest of a pod with one container."""
-    asked = {key.replace("gpu", "example.com/gpu"): value for key, value in limits.items()}
-    container = {"name": "app", "image": "registry.example/app", "resources": {"limits": asked}}
-    return json.dumps(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
-    )
+SCHEDULER_VERDICT = "Pod default/web is not schedulable: no device plugin provides example.com/gpu"
 
 
 @pytest.fixture
@@ -52,7 +44,7 @@ def test_the_answer_is_that_of_the_release(manifest, version, hints):
     devices = ("--devices", "example.com/gpu=1@1", "--set", "topologyManagerPolicy=best-effort")
     given = ("--kubernetes-version", version) if version else ()
 
-    run = in_process("why", "-f", manifest(pod(gpu="1", cpu="1", memory="1Gi")), *SMALL, *devices, *given)
+    run = in_process("why", "-f", manifest(pod_manifest(gpu="1", cpu="1", memory="1Gi")), *SMALL, *devices, *given)
 
     assert run.returncode == 0
     assert f"· Kubernetes {(version or '1.37').removeprefix('v')[:4]}\n" in run.stdout
@@ -72,7 +64,7 @@ def test_on_this_machine_the_installed_kubelet_is_asked(manifest, tmp_path, monk
     kubelet.write_text(f"#!/bin/sh\n{program}\n")
     kubelet.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    words = ("why", "-f", manifest(pod(cpu="1")), "-o", "json")
+    words = ("why", "-f", manifest(pod_manifest(cpu="1")), "-o", "json")
 
     here = json.loads(in_process(*words).stdout)
     elsewhere = json.loads(in_process(*words, *SMALL).stdout)
@@ -81,7 +73,7 @@ def test_on_this_machine_the_installed_kubelet_is_asked(manifest, tmp_path, monk
 
 
 def test_feature_gates_are_those_of_the_release(manifest):
-    words = ("why", "-f", manifest(pod(cpu="1")), *SMALL, "--set", "featureGates.MemoryManager=true")
+    words = ("why", "-f", manifest(pod_manifest(cpu="1")), *SMALL, "--set", "featureGates.MemoryManager=true")
 
     refused = in_process(*words, "--kubernetes-version", "1.36")
 
@@ -91,7 +83,7 @@ def test_feature_gates_are_those_of_the_release(manifest):
 
 
 def test_an_unknown_release_is_answered_with_a_note(manifest):
-    run = in_process("why", "-f", manifest(pod(cpu="1")), *SMALL, "--kubernetes-version", "1.99", "-o", "json")
+    run = in_process("why", "-f", manifest(pod_manifest(cpu="1")), *SMALL, "--kubernetes-version", "1.99", "-o", "json")
 
     assert run.returncode == 0
     assert json.loads(run.stdout)["kubernetes"] == "1.38"
@@ -116,10 +108,10 @@ def test_a_resize_is_explained(manifest, output):
 
 
 def test_only_pods_that_run_can_be_resized(manifest):
-    run = in_process("why", "--resize", "-f", manifest(pod(cpu="1")), *WITH_POD_NAMES)
+    run = in_process("why", "--resize", "-f", manifest(pod_manifest(cpu="1")), *WITH_POD_NAMES)
 
     assert run.returncode == 2
-    assert "pod default/p does not run on the node" in run.stderr
+    assert "pod default/web does not run on the node" in run.stderr
 
 
 def test_without_pods_the_uids_are_shown_with_a_note():
@@ -165,7 +157,7 @@ def test_json_and_yaml_hold_the_decision_and_the_proposals(output, read):
 
 
 def test_each_workload_is_decided_on_its_own(manifest):
-    file = manifest(f"{pod('a', cpu='4', memory='1Gi')}\n---\n{pod('b', cpu='5', memory='1Gi')}")
+    file = manifest(f"{pod_manifest('a', cpu='4', memory='1Gi')}\n---\n{pod_manifest('b', cpu='5', memory='1Gi')}")
 
     run = in_process("why", "-f", file, *SMALL, *STATIC)
 
@@ -175,7 +167,7 @@ def test_each_workload_is_decided_on_its_own(manifest):
 
 
 def test_a_pod_without_resources_from_standard_input():
-    run = in_process("why", "-f", "-", *SMALL, *STATIC, stdin=pod())
+    run = in_process("why", "-f", "-", *SMALL, *STATIC, stdin=pod_manifest())
 
     assert (run.returncode, run.stderr) == (0, "")
     assert "shared CPU pool" in run.stdout
@@ -188,14 +180,14 @@ def test_a_pod_without_resources_from_standard_input():
         pytest.param(
             ("--ignore-missing-devices",),
             0,
-            "Pod default/p is admitted",
+            "Pod default/web is admitted",
             f"For a scheduler: {SCHEDULER_VERDICT}",
             id="as a kubelet",
         ),
     ],
 )
 def test_a_pod_without_a_device_plugin_is_not_schedulable(manifest, options, code, first, second):
-    words = ("why", "-f", manifest(pod(cpu="1", memory="1Gi", gpu="1")), *SMALL, *options)
+    words = ("why", "-f", manifest(pod_manifest(cpu="1", memory="1Gi", gpu="1")), *SMALL, *options)
 
     run = in_process(*words)
     (answer,) = json.loads(in_process(*words, "-o", "json").stdout)["answers"]
@@ -203,7 +195,7 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable(manifest, options, cod
     assert (run.returncode, run.stderr) == (code, "")
     text = " ".join(run.stdout.split())
     assert f" memoryManagerPolicy None {first} {second}" in text
-    assert (answer["verdict"], answer["kubeletVerdict"]) == (first, "Pod default/p is admitted")
+    assert (answer["verdict"], answer["kubeletVerdict"]) == (first, "Pod default/web is admitted")
     assert (answer["schedulable"], answer["missingDevices"]) == (False, ["example.com/gpu"])
     assert answer["code"] == ("NotSchedulable" if code else "")
 
@@ -220,7 +212,7 @@ WHOLE = ("--set", "featureGates.PodLevelResourceManagers=true")
     ],
 )
 def test_pod_level_resources_have_the_defaults_of_the_release(manifest, version, stored, outcome):
-    whole = json.loads(pod(cpu="2", memory="1Gi"))
+    whole = json.loads(pod_manifest(cpu="2", memory="1Gi"))
     whole["metadata"] |= stored
     whole["spec"]["resources"] = {"requests": {"cpu": "2", "memory": "1Gi"}}
     whole["status"] = {"qosClass": "Burstable"}
@@ -234,7 +226,7 @@ def test_pod_level_resources_have_the_defaults_of_the_release(manifest, version,
 def test_control_characters_are_escaped(manifest):
     strange = json.dumps({"apiVersion": "odd/v1", "kind": "Odd\x1b]0;x\x07", "metadata": {"name": "front\x1b[31m"}})
 
-    run = in_process("why", "-f", manifest(f"{strange}\n---\n{pod()}"), *SMALL)
+    run = in_process("why", "-f", manifest(f"{strange}\n---\n{pod_manifest()}"), *SMALL)
 
     assert run.stderr.startswith("note: ")
     assert "\x1b" not in run.stderr
@@ -252,7 +244,7 @@ def test_the_output_fits_any_terminal_width(columns):
 def test_other_kinds_are_skipped_with_a_note(manifest):
     service = "apiVersion: v1\nkind: Service\nmetadata: {name: front}\n"
 
-    run = in_process("why", "-f", manifest(f"{service}---\n{pod()}"), *SMALL)
+    run = in_process("why", "-f", manifest(f"{service}---\n{pod_manifest()}"), *SMALL)
     alone = in_process("why", "-f", manifest(service, "service.yaml"), *SMALL)
 
     assert run.returncode == 0
@@ -263,9 +255,13 @@ def test_other_kinds_are_skipped_with_a_note(manifest):
 
 BAD = {
     "an empty file": ((), "", "is empty"),
-    "an unknown nested field": (("--set", "authentication.webook=1"), pod(), 'unknown field "authentication.webook"'),
-    "pods without a state": (("--pods", "running.yaml"), pod(), "--pods requires --kubelet-dir"),
-    "a directory without state": (("--kubelet-dir", "."), pod(), "none of the kubelet's state files exists"),
+    "an unknown nested field": (
+        ("--set", "authentication.webook=1"),
+        pod_manifest(),
+        'unknown field "authentication.webook"',
+    ),
+    "pods without a state": (("--pods", "running.yaml"), pod_manifest(), "--pods requires --kubelet-dir"),
+    "a directory without state": (("--kubelet-dir", "."), pod_manifest(), "none of the kubelet's state files exists"),
 }
 
 
@@ -314,7 +310,7 @@ def test_invalid_input_reports_what_is_wrong_where_and_what_to_do(manifest, argu
     ],
 )
 def test_the_advice_fits_the_error(manifest, arguments, advice):
-    run = in_process("why", "-f", manifest(pod()), *SMALL, *arguments)
+    run = in_process("why", "-f", manifest(pod_manifest()), *SMALL, *arguments)
 
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == f"  {advice}"
@@ -387,7 +383,7 @@ class TestClaims:
 
     def test_missing_objects_are_named(self, manifest):
         document = {"name": "gpu", "resourceClaimName": "mine"}
-        claiming = json.loads(pod(cpu="1", memory="1Gi"))
+        claiming = json.loads(pod_manifest(cpu="1", memory="1Gi"))
         claiming["spec"]["resourceClaims"] = [document]
 
         run = in_process("why", "-f", manifest(json.dumps(claiming)), *SMALL)
@@ -397,23 +393,23 @@ class TestClaims:
 
     @pytest.mark.parametrize("resource", ["example.com/gpu", "deviceclass.resource.kubernetes.io/gpu.example.com"])
     def test_extended_resources_of_a_class_are_served_by_a_claim(self, manifest, resource):
-        extended = manifest(pod(cpu="1", memory="1Gi", gpu="1").replace("example.com/gpu", resource))
+        extended = manifest(pod_manifest(cpu="1", memory="1Gi", gpu="1").replace("example.com/gpu", resource))
 
         run = in_process("why", "-f", extended, "-f", CLAIMS / "gpus.yaml", *SMALL, *STATIC)
 
         assert run.returncode == 0, run.stdout
-        assert "\nPod default/p is admitted\n" in run.stdout
+        assert "\nPod default/web is admitted\n" in run.stdout
         shown = " ".join(run.stdout.split())
-        assert f"- {resource}: claim default/p-extended-resources, not allocated yet" in shown
+        assert f"- {resource}: claim default/web-extended-resources, not allocated yet" in shown
 
     def test_an_older_kubelet_rejects_a_class_by_its_own_name(self, manifest):
         implicit = "deviceclass.resource.kubernetes.io/gpu.example.com"
-        extended = manifest(pod(cpu="1", memory="1Gi", gpu="1").replace("example.com/gpu", implicit))
+        extended = manifest(pod_manifest(cpu="1", memory="1Gi", gpu="1").replace("example.com/gpu", implicit))
 
         run = in_process("why", "-f", extended, *SMALL, *STATIC, "--kubernetes-version", "1.35")
 
         assert run.returncode == 1
-        assert f"\nPod default/p is rejected:\nOutOf{implicit}\n" in run.stdout
+        assert f"\nPod default/web is rejected:\nOutOf{implicit}\n" in run.stdout
 
     @staticmethod
     def selecting(manifest, selector):
@@ -519,14 +515,14 @@ def test_pod_that_may_be_rejected_is_not_admitted(tmp_path):
         {"name": name, "image": "x", "resources": {"limits": {"example.com/gpu": count}}}
         for name, count in (("first", 4), ("second", 2))
     ]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": containers}}
     (tmp_path / "pod.json").write_text(json.dumps(pod))
     machine = ("--machine", "pack:2 numa:1 core:4 pu:1", "--devices", "example.com/gpu=3@0,3@1")
 
     run = in_process("why", "-f", tmp_path / "pod.json", *machine, "--set", "topologyManagerPolicy=restricted")
 
     assert run.returncode == 1
-    assert "Pod default/p may be rejected: TopologyAffinityError" in run.stdout
+    assert "Pod default/web may be rejected: TopologyAffinityError" in run.stdout
     assert "some choices leave no place for container second" in " ".join(run.stdout.split())
 
     words = ("--set", "topologyManagerPolicy=restricted", "-o", "json")
@@ -535,11 +531,9 @@ def test_pod_that_may_be_rejected_is_not_admitted(tmp_path):
 
 
 class TestSeveralFiles:
-    POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: app, image: web}]}\n"
-
     def test_files_that_are_no_manifests_are_skipped_in_a_directory(self, tmp_path):
         (tmp_path / "values.yaml").write_text("replicas: 2\n")
-        (tmp_path / "web.yaml").write_text(self.POD)
+        (tmp_path / "web.yaml").write_text(pod_manifest())
         run = in_process("why", "-f", tmp_path, "--machine", "pu:4")
 
         assert run.returncode == 0
@@ -552,7 +546,7 @@ class TestSeveralFiles:
 
     def test_a_broken_file_is_reported_after_the_answers_for_the_others(self, tmp_path):
         (tmp_path / "broken.yaml").write_text("kind: [\n")
-        (tmp_path / "web.yaml").write_text(self.POD)
+        (tmp_path / "web.yaml").write_text(pod_manifest())
         run = in_process("why", "-f", tmp_path, "--machine", "pu:4")
 
         assert run.returncode == 2
@@ -560,7 +554,7 @@ class TestSeveralFiles:
         assert f"alignup: {tmp_path}/broken.yaml:" in run.stderr
 
     def test_one_line_for_each_workload_or_the_names_of_the_admitted(self, tmp_path):
-        (tmp_path / "web.yaml").write_text(self.POD)
+        (tmp_path / "web.yaml").write_text(pod_manifest())
         words = ("why", "-f", tmp_path, "-f", "examples/node/trainer.yaml", "--machine", "pu:4", "-o")
         wide, names = in_process(*words, "wide"), in_process(*words, "name")
 
@@ -580,7 +574,7 @@ class TestKustomizations:
         return {"PATH": str(directory)}
 
     def test_the_rendered_pods_are_explained(self, tmp_path):
-        (tmp_path / "pod.yaml").write_text(TestSeveralFiles.POD)
+        (tmp_path / "pod.yaml").write_text(pod_manifest())
         env = self.kubectl(tmp_path, f'[ "$1 $2" = "kustomize overlay" ] && exec /bin/cat {tmp_path}/pod.yaml')
         run = in_process("why", "-k", "overlay", "--machine", "pu:4", env=env)
 
@@ -621,7 +615,7 @@ def test_the_earlier_name_of_the_kubelets_directory_still_works():
     assert "--state" not in in_process("why", "--help").stdout
 
 
-DEMAND = '"name": "p", "annotations": {"topology.alignup.dev/policy": "single-numa-node"}'
+DEMAND = '"name": "web", "annotations": {"topology.alignup.dev/policy": "single-numa-node"}'
 TWO_GPUS = ("--devices", "example.com/gpu=1@0", "--devices", "example.com/gpu=1@1")
 PLACING = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -645,20 +639,20 @@ WITH_MEMORY = ("--machine", "pack:2 numa:1(memory=8GiB) core:4 pu:1")
     ],
 )
 def test_a_pod_does_not_get_a_node_that_does_not_meet_its_demand(manifest, asked, reason):
-    text = pod(memory="1Gi", **asked).replace('"name": "p"', DEMAND)
+    text = pod_manifest(memory="1Gi", **asked).replace('"name": "web"', DEMAND)
     config = ("--config", manifest(PLACING, "kubelet.yaml"))
     run = in_process("why", manifest(text), *WITH_MEMORY, *config, *TWO_GPUS, "-o", "json")
 
     (answer,) = json.loads(run.stdout)["answers"]
     assert run.returncode == (1 if reason else 0), run.stderr
-    assert answer["kubeletVerdict"] == "Pod default/p is admitted"
+    assert answer["kubeletVerdict"] == "Pod default/web is admitted"
     assert answer["verdict"].endswith("by the kubelet, but not as its annotations demand") is bool(reason)
     assert (answer["unmetDemand"] or {"reason": ""})["reason"] == reason
 
 
 def test_the_policies_say_what_the_pod_would_get(manifest):
     config = ("--config", manifest(PLACING, "kubelet.yaml"))
-    words = ("why", manifest(pod(cpu="5", memory="1Gi")), *WITH_MEMORY, *config, "--policies")
+    words = ("why", manifest(pod_manifest(cpu="5", memory="1Gi")), *WITH_MEMORY, *config, "--policies")
     run = in_process(*words)
     (answer,) = json.loads(in_process(*words, "-o", "json").stdout)["answers"]
 
@@ -673,7 +667,9 @@ def test_the_policies_say_what_the_pod_would_get(manifest):
 
 
 def test_an_unknown_policy_is_not_ignored(manifest):
-    run = in_process("why", manifest(pod(cpu="1", memory="1Gi").replace('"name": "p"', DEMAND.replace("single", "x"))))
+    run = in_process(
+        "why", manifest(pod_manifest(cpu="1", memory="1Gi").replace('"name": "web"', DEMAND.replace("single", "x")))
+    )
 
     assert run.returncode == 1
     assert "annotation topology.alignup.dev/policy is 'x-numa-node'; use" in " ".join(run.stdout.split())
