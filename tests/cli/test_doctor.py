@@ -128,13 +128,16 @@ def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
     state_files.parse_device_state((damaged / "device-plugins" / state_files.DEVICE_FILE).read_bytes(), path="")
 
 
-def test_the_default_configuration_is_that_of_the_directory(damaged):
+def test_the_default_configuration_is_that_of_the_directory_or_of_the_kubelet(damaged):
     shutil.copy(NODE / "kubelet.yaml", damaged / "config.yaml")
 
-    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", damaged)
+    of_directory = in_process("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", damaged)
+    of_kubelet = in_process("doctor", "--machine", "pack:1 numa:1 core:4 pu:1")
 
-    assert run.stdout.startswith(str(damaged / "config.yaml"))
-    assert "policy single-numa-node" in run.stdout
+    assert of_directory.stdout.startswith(str(damaged / "config.yaml"))
+    assert "policy single-numa-node" in of_directory.stdout
+    assert of_kubelet.returncode == 0
+    assert of_kubelet.stdout.startswith("the kubelet's defaults on pack:1 numa:1 core:4 pu:1\n")
 
 
 def test_set_overrides_the_configuration():
@@ -181,13 +184,6 @@ def test_invalid_input_exits_with_2(arguments, message, tmp_path):
     assert run.returncode == 2
     assert message in run.stderr
     assert run.stdout == ""
-
-
-def test_the_kubelets_defaults_are_checked_without_a_configuration():
-    run = in_process("doctor", "--machine", "pack:1 numa:1 core:4 pu:1")
-
-    assert run.returncode == 0
-    assert run.stdout.startswith("the kubelet's defaults on pack:1 numa:1 core:4 pu:1\n")
 
 
 def test_a_file_beyond_a_limit_of_alignup_is_not_called_an_error_of_the_kubelet(tmp_path):
