@@ -165,22 +165,11 @@ def test_quantities_in_json(token, printed):
     assert str(read_pod_text(text).containers[0].resources.requests["cpu"]) == printed
 
 
-@pytest.mark.parametrize(
-    ("token", "printed"),
-    [
-        pytest.param("2", "2", id="a number"),
-        pytest.param("1e3", "1k", id="a number in its JSON spelling"),
-        pytest.param("010", "8", id="octal"),
-        pytest.param("'010'", "010", id="a string"),
-        pytest.param("1.5Gi", "1536Mi", id="an unquoted string"),
-        pytest.param("1_000", "1k", id="underscores"),
-        pytest.param("", "0", id="empty is zero"),
-    ],
-)
-def test_quantities_in_yaml(token, printed):
-    text = json.dumps(asking(cpu="?")).replace('"?"', token or "~")
+def test_quantities_in_yaml():
+    """Vectors have the other ways to spell a number: ``../../conformance/test_quantity.py``."""
+    text = json.dumps(asking(cpu="?")).replace('"?"', "010")
 
-    assert str(read_pod_text("---\n" + text).containers[0].resources.requests["cpu"]) == printed
+    assert str(read_pod_text("---\n" + text).containers[0].resources.requests["cpu"]) == "8"
 
 
 @pytest.mark.parametrize(
