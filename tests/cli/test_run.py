@@ -148,13 +148,16 @@ def test_failures_before_the_command_starts_exit_with_125(bench, words, message)
     assert message in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
-def test_signals_are_forwarded_to_the_command(bench, number):
-    name = number.name.removeprefix("SIG")
-    runner = bench.start("run", "--", "sh", "-c", f"trap 'exit 33' {name}; echo ready; while :; do sleep 0.01; done")
+def test_signals_are_forwarded_to_the_command(bench):
+    traps = "".join(f"trap 'echo got-{name}' {name}; " for name in ("TERM", "INT", "HUP", "QUIT", "USR1"))
+    script = f"{traps} trap 'exit 33' USR2; echo ready; while :; do sleep 0.01; done"
+    runner = bench.start("run", "--", "sh", "-c", script)
     command_of(runner)
 
-    runner.send(number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        runner.send(number)
+        wait_for(lambda name=number.name: f"got-{name.removeprefix('SIG')}\n" in runner.out)
+    runner.send(signal.SIGUSR2)
 
     assert runner.wait() == 33
 
