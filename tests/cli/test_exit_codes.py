@@ -6,24 +6,17 @@ from alignup.align.errors import SourceLocation
 from alignup.cli import exit_codes
 from alignup.cli.app import NOWHERE, Place
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 
 MACHINE = ["--machine", "numa:2 core:4 pu:1"]
 
-POD = """apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  containers:
-  - name: app
-    resources: {limits: {cpu: %s, memory: 1Gi}}
-"""
 CONFIGURATION = """apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 topologyManagerPolicy: foo
 """
 FILES = {
-    "pod.yaml": POD % "1",
-    "large.yaml": POD % "100",
+    "pod.yaml": pod_manifest(cpu="1", memory="1Gi"),
+    "large.yaml": pod_manifest(cpu="100", memory="1Gi"),
     "kubelet.yaml": CONFIGURATION,
 }
 

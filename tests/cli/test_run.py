@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -73,6 +74,10 @@ def kill(pid):
     """Kill a process, and wait until it is gone."""
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: process_state(pid) in {"", "Z"})
+
+
+def said(runner, text):
+    return text in runner.out
 
 
 def command_of(runner):
@@ -156,7 +161,7 @@ def test_signals_are_forwarded_to_the_command(bench):
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         runner.send(number)
-        wait_for(lambda name=number.name: f"got-{name.removeprefix('SIG')}\n" in runner.out)
+        wait_for(partial(said, runner, f"got-{number.name.removeprefix('SIG')}\n"))
     runner.send(signal.SIGUSR2)
 
     assert runner.wait() == 33
