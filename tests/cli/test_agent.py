@@ -7,17 +7,16 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import click
 import httpx2
 import pytest
 
-from alignup.cli.app import app
 from tests.agent.agents import running, start_with
 from tests.cli.commands import environment, in_process, start
 from tests.cli.manifests import pod_manifest
 from tests.cli.run_processes import start_alignup
 from tests.deadlines import wait_for
 from tests.short_paths import short_directory
+from tools.command_tree import walk
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "node" / "trainer.yaml"
@@ -276,11 +275,7 @@ def test_the_examples_in_the_help_work(short_path):
 
 
 def _examples(name):
-    with click.Context(app) as context:
-        command = app.get_command(context, name)
-    assert command is not None
-    assert command.epilog is not None
-    return [line.strip() for line in command.epilog.splitlines()[2:]]
+    return next(command.examples for command in walk() if command.name == f"alignup {name}")
 
 
 def test_the_example_of_the_agent_works(short_path):

@@ -16,6 +16,7 @@ from alignup.cli import exit_codes
 from alignup.cli.app import COMMANDS, LazyGroup, app, commands_by_job
 from tests.cli.commands import alignup, environment, in_process, python, start
 from tests.deadlines import wait_for
+from tools.command_tree import walk
 
 ROOT = Path(__file__).parents[2]
 LARGE = "pack:4 numa:2 l3:8 core:16 pu:2"
@@ -124,38 +125,17 @@ def test_an_internal_error_says_how_to_report_it():
     ]
 
 
-def every_command() -> list[tuple[str, ...]]:
-    """The words of each command and group."""
-    commands: list[tuple[str, ...]] = [()]
-    with click.Context(app) as context:
-        for name in COMMANDS:
-            command = app.get_command(context, name)
-            assert command is not None
-            inner = command.commands if isinstance(command, click.Group) else ()
-            commands += [(name,), *((name, each) for each in inner)]
-    return commands
+COMMAND_HELP = list(walk())
 
 
-def examples_of(words: tuple[str, ...]) -> list[str]:
-    """The examples in the help of a command."""
-    command: click.Command = app
-    for word in words:
-        assert isinstance(command, click.Group)
-        with click.Context(command) as context:
-            subcommand = command.get_command(context, word)
-        assert subcommand is not None
-        command = subcommand
-    return [line.strip() for line in (command.epilog or "").splitlines()[2:]]
-
-
-@pytest.mark.parametrize("words", every_command(), ids=lambda words: " ".join(["alignup", *words]))
-def test_every_command_has_help_with_an_example(words):
-    run = in_process(*words, "--help")
+@pytest.mark.parametrize("command", COMMAND_HELP, ids=lambda command: command.name)
+def test_every_command_has_help_with_an_example(command):
+    run = in_process(*command.words[1:], "--help")
 
     assert (run.returncode, run.stderr) == (0, "")
-    assert any(line.startswith(" ".join(["alignup", *words])) for line in examples_of(words))
+    assert any(line.startswith(command.name) for line in command.examples)
     text, _, shown = run.stdout.partition("Example")
-    assert all(line in shown for line in examples_of(words))
+    assert all(line in shown for line in command.examples)
     assert max(map(len, text.splitlines())) <= 80
     assert max(map(len, shown.splitlines())) <= 160  # examples are not wrapped, so that they can be pasted
 
@@ -164,18 +144,8 @@ def test_every_command_has_help_with_an_example(words):
 TESTED_ELSEWHERE = tuple(
     f"alignup {name}"
     for name in (
-        "agent",
-        "admit",
-        "cluster",
-        "collect",
-        "release",
-        "ps",
-        "decisions",
-        "watch",
-        "web",
-        "schedule",
-        "webhook-certificates",
-        "nri",
+        *("agent", "admit", "cluster", "collect", "release", "ps", "decisions"),
+        *("watch", "web", "schedule", "webhook-certificates", "nri"),
     )
 )
 
@@ -196,7 +166,7 @@ def directory(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "example",
     dict.fromkeys(
-        line for words in every_command() for line in examples_of(words) if not line.startswith(TESTED_ELSEWHERE)
+        line for command in COMMAND_HELP for line in command.examples if not line.startswith(TESTED_ELSEWHERE)
     ),
     ids=str,
 )

@@ -675,26 +675,6 @@ def test_an_unknown_policy_is_not_ignored(manifest):
     assert "annotation topology.alignup.dev/policy is 'x-numa-node'; use" in " ".join(run.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("demand", "rule", "reason"),
-    [
-        ("nvlink", "any", "the kubelet may choose devices that are not nvlink"),
-        ("nvlink; same-switch", "nvidia", ""),
-        ("near", "nvidia", "is no locality of devices"),
-    ],
-)
-def test_every_choice_has_to_satisfy_a_demand_for_near_devices(manifest, demand, rule, reason):
-    text = Path("examples/locality/pods.yaml").read_text("utf-8").partition("---")[0]
-    annotated = text.replace("name: pair}", f"name: pair, annotations: {{{DEVICES_ANNOTATION}: '{demand}'}}}}")
-    run = in_process("why", manifest(annotated), *LOCALITY, "--plugin-rule", f"nvidia.com/gpu={rule}", "-o", "json")
-
-    (answer,) = json.loads(run.stdout)["answers"]
-    assert run.returncode == (1 if reason else 0), run.stderr
-    assert answer["kubeletVerdict"] == "Pod default/pair is admitted"
-    assert reason in (answer["unmetDemand"] or {"reason": ""})["reason"]
-    assert bool(reason) is bool(answer["unmetDemand"])
-
-
 class TestPage:
     def test_it_has_the_answer_and_nothing_from_elsewhere(self, tmp_path):
         file = tmp_path / "ticket.html"
