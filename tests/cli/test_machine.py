@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from alignup.machines import discover, load
+from alignup.picture.machine_svg import draw_svg
 from tests.cli.commands import in_process
 from tests.cli.manifests import pod_manifest
 
@@ -28,6 +29,12 @@ def test_the_text_fits_80_columns(source):
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert "┌─ Socket 0" in run.stdout
     assert "\x1b" not in run.stdout
+
+
+def test_svg():
+    run = in_process("machine", "show", SERVER, "-o", "svg")
+
+    assert run.stdout == draw_svg(load(SERVER))
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])

@@ -597,6 +597,10 @@ def test_a_running_agent_decides(bench, tmp_path):
     assert "no agent answers" in gone[2]
 
 
+def test_help_describes_the_exit_codes():
+    assert "128+N" in in_process("run", "--help").stdout
+
+
 def test_a_run_with_an_agent_imports_nothing_slow():
     """Every import adds to the start of every command."""
     modules = "alignup.cli.entry, alignup.cli.run, alignup.run.agent_allocator, alignup.run.lifecycle"
