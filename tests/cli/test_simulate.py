@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from alignup.cli.inputs import check_writable
 from tests.cli.commands import in_process
@@ -206,14 +205,3 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable():
     assert outcomes == [("rejected", "admitted"), ("admitted", None)]
     assert [document["missingDevices"] for document in documents] == [["example.com/gpu", "example.com/nic"]] * 2
     assert [document["reasons"] for document in compared] == [{"NotSchedulable": 1}, {}]
-
-
-@pytest.mark.parametrize(
-    "more", [(), ("--compare", "scope", "--jobs", "1"), ("--nodes", "2")], ids=["node", "comparison", "cluster"]
-)
-def test_yaml_says_what_json_says(more):
-    words = ("simulate", "-f", NODE / "running.yaml", *ON_NODE, *more)
-
-    assert yaml.safe_load(in_process(*words, "-o", "yaml").stdout) == json.loads(
-        in_process(*words, "-o", "json").stdout
-    )

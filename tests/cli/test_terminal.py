@@ -1,10 +1,12 @@
 """The terminal: tables, messages of slow operations, and the log of a daemon."""
 
 import io
+import json
 import re
 import threading
 
 import pytest
+import yaml
 
 from alignup.cli import app, exit_codes, layout, terminal
 from alignup.cli.terminal import progress, waiting_message
@@ -151,3 +153,23 @@ def test_colors_and_other_characters_are_only_for_terminals_that_have_them(words
 def test_a_closed_pipe_ends_quietly(words):
     """Beside the processes of test_entry.py."""
     assert into_a_closed_pipe(*words) == (exit_codes.PIPE_CLOSED, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("why", "examples/node/trainer.yaml", *NODE, "--search", "0"),
+        ("plan", "examples/node/trainer.yaml", *NODE, "--kubelet-dir", "examples/node/state"),
+        ("simulate", "-f", "examples/node/running.yaml", *NODE),
+        ("simulate", "-f", "examples/node/running.yaml", *NODE, "--compare", "scope", "--jobs", "1"),
+        ("simulate", "-f", "examples/node/running.yaml", *NODE, "--nodes", "2"),
+        ("doctor", *NODE),
+        ("upgrade-check", *NODE, "--from", "1.35", "--to", "1.37"),
+        ("explain", "NoNode"),
+    ],
+    ids=lambda words: f"{words[0]} {words[-1]}",
+)
+def test_yaml_says_what_json_says(words):
+    as_yaml, as_json = (in_process(*words, "-o", form).stdout for form in ("yaml", "json"))
+
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)

@@ -141,12 +141,11 @@ def test_finished_pods_and_pods_without_a_uid_do_not_count_as_running(manifest):
     assert "shop/indexer" not in run.stdout
 
 
-@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_json_and_yaml_hold_the_decision_and_the_proposals(output, read):
-    run = in_process("why", "-f", TRAINER, *WITH_POD_NAMES, "-o", output)
+def test_json_holds_the_decision_and_the_proposals():
+    run = in_process("why", "-f", TRAINER, *WITH_POD_NAMES, "-o", "json")
 
     assert run.returncode == 1
-    (answer,) = read(run.stdout)["answers"]
+    (answer,) = json.loads(run.stdout)["answers"]
     rejection = from_document(answer["decision"]).rejection
     assert rejection is not None
     assert rejection.reason == answer["code"] == "TopologyAffinityError"
