@@ -277,13 +277,6 @@ def test_decoded_values_that_are_not_quantities(value):
             "must be a 32-bit integer, not a number",
             id="a priority beyond 32 bits",
         ),
-        pytest.param({"spec": {"overhead": {"cpu": "x"}}}, "spec.overhead[cpu]", FORMAT, id="an invalid overhead"),
-        pytest.param(
-            {"status": {"qosClass": "Best"}},
-            "status.qosClass",
-            'Unsupported value: "Best": supported values: "Guaranteed", "Burstable", "BestEffort"',
-            id="an unknown class",
-        ),
     ],
 )
 def test_problems_name_the_field(change, field, message):
@@ -452,7 +445,8 @@ def test_no_document_is_read_in_two_ways(spec):
         ),
     ],
 )
-def test_problems_of_decoded_objects_name_the_field(written, field, message):
+def test_problems_of_values_name_the_field_in_decoded_objects_too(written, field, message):
+    assert problems_of(read_pod, document() | written) == [(field, message)]
     assert problems_of(pod_from, msgspec.convert(written, PodObject)) == [(field, message)]
 
 
