@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -61,26 +62,36 @@ class FakeAgent:
 
 
 @contextmanager
+def served_in_a_thread(serve: Callable[[asyncio.Event], AbstractAsyncContextManager[Result]]) -> Iterator[Result]:
+    """Serve in the event loop of another thread; *serve* gets an event that is set at the end."""
+    entered: Future[tuple[Result, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def run() -> None:
+        stopping = asyncio.Event()
+        async with serve(stopping) as result:
+            entered.set_result((result, asyncio.get_running_loop(), stopping))
+            await stopping.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread.start()
+    result, loop, stopping = entered.result(60)
+    try:
+        yield result
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+
+
+@contextmanager
 def serve_fake_agent(directory: Path) -> Iterator[FakeAgent]:
     """Serve a fake agent on a socket in *directory*."""
     path = directory / "agent.sock"
-    listening = threading.Event()
-    served: list[FakeAgent] = []
-    stop: list[asyncio.Event] = []
 
-    async def serve() -> None:
+    @asynccontextmanager
+    async def serve(_: asyncio.Event) -> AsyncIterator[FakeAgent]:
         agent = PolledBackend()
-        stop.append(asyncio.Event())
         async with on_unix(agent, path):
-            served.append(FakeAgent(agent, asyncio.get_running_loop(), f"unix:{path}"))
-            listening.set()
-            await stop[0].wait()
+            yield FakeAgent(agent, asyncio.get_running_loop(), f"unix:{path}")
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert listening.wait(60)
-    try:
-        yield served[0]
-    finally:
-        served[0].loop.call_soon_threadsafe(stop[0].set)
-        thread.join()
+    with served_in_a_thread(serve) as agent:
+        yield agent

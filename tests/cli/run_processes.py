@@ -12,11 +12,11 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from pkgutil import walk_packages
 from typing import Any
 
 from alignup.cli import entry
 from alignup.run import cgroup
+from tests.cli.commands import in_process
 from tests.deadlines import wait_for
 from tests.forked_processes import forked
 
@@ -99,6 +99,13 @@ class Workbench:
         code = runner.wait()
         return code, runner.out, runner.err
 
+    def run_here(self, *words: object, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+        """Run ``alignup`` in this process, which suits runs that start no command."""
+        run = in_process(
+            *map(str, words), env={"ALIGNUP_RUN_DIR": str(self.directory), "ALIGNUP_AGENT": "", **(env or {})}
+        )
+        return run.returncode, run.stdout, run.stderr
+
     def records(self) -> list[dict[str, Any]]:
         """The records of all runs."""
         return [json.loads(path.read_text()) for path in sorted(self.directory.glob("run-*.json"))]
@@ -136,14 +143,6 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _import_late_modules() -> None:
-    """Import what ``alignup run`` imports late."""
-    for name in ("align", "cli", "kubernetes.manifests", "machines", "picture", "run", "store"):
-        package = import_module(f"alignup.{name}")
-        for module in walk_packages(package.__path__, f"{package.__name__}."):
-            import_module(module.name)
-
-
 def _main(  # noqa: PLR0917 - arguments of a process
     words: list[str],
     directory: Path,
@@ -166,7 +165,7 @@ def _main(  # noqa: PLR0917 - arguments of a process
         sys.dont_write_bytecode = True  # a truncated bytecode file would break later imports
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     if user is not None:
-        _import_late_modules()  # the user may not be able to read this tree
+        import_module("alignup.cli.local_run")  # imported late, and the user may not be able to read this tree
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)

@@ -52,23 +52,29 @@ def moved(bench, pid):
 
 
 def test_without_runs_there_is_no_drift(bench):
-    assert bench.run("audit") == (0, "no runs to audit\n", "")
-    assert bench.run("audit", "-o", "prometheus")[1].splitlines()[2] == "alignup_runs 0"
+    assert bench.run_here("audit") == (0, "no runs to audit\n", "")
+    assert bench.run_here("audit", "-o", "prometheus")[1].splitlines()[2] == "alignup_runs 0"
     assert not bench.directory.exists()
 
 
 def test_drift_is_found_and_fixed(bench, web):
     pid, cpu = web
-    before = bench.run("audit")
+    before = bench.run_here("audit")
     moved(bench, pid)
-    drifted = bench.run("audit")
-    measured = bench.run("audit", "-o", "prometheus")
-    fixed = bench.run("audit", "--fix")
-    after = bench.run("audit")
+    drifted = bench.run_here("audit")
+    code, out, _ = bench.run_here("audit", "-o", "json")
+    measured = bench.run_here("audit", "-o", "prometheus")
+    fixed = bench.run_here("audit", "--fix")
+    after = bench.run_here("audit")
 
     assert before == (0, "1 run: no drift\n", "")
     assert drifted[0] == 1
     assert f"web: process {pid}: intended CPUs {cpu}, actual CPUs {bits.show(PERMITTED)}\n" in drifted[1]
+    document = json.loads(out)
+    (run,) = document["runs"]
+    assert code == 1
+    assert (run["name"], run["cpus"], run["processes"]) == ("web", cpu, [pid])
+    assert {"run": run["uid"], "kind": "cpus", "fixed": False}.items() <= document["drift"][-1].items()
     assert measured[0] == 1
     assert 'name="web",kind="cpus"} 1\n' in measured[1]
     assert fixed[0] == 0
@@ -85,7 +91,7 @@ def test_a_stranger_does_not_get_the_cpus_of_a_run(bench, web):
     with started("sleep", "60", env={RUN_VARIABLE: known["uid"]}, user=65534) as stranger:
         before = Path(f"/proc/{stranger.pid}/cgroup").read_text()
         moved(bench, pid)
-        code, out, _ = bench.run("audit", "--fix")
+        code, out, _ = bench.run_here("audit", "--fix")
 
         assert code == 0
         assert str(stranger.pid) not in out
@@ -94,32 +100,19 @@ def test_a_stranger_does_not_get_the_cpus_of_a_run(bench, web):
     assert bits.of(os.sched_getaffinity(pid)) == bits.parse(known["cpus"])
 
 
-def test_json_holds_the_runs_and_the_drift(bench, web):
-    pid, cpu = web
-    moved(bench, pid)
-
-    code, out, _ = bench.run("audit", "-o", "json")
-
-    document = json.loads(out)
-    (run,) = document["runs"]
-    assert code == 1
-    assert (run["name"], run["cpus"], run["processes"]) == ("web", cpu, [pid])
-    assert {"run": run["uid"], "kind": "cpus", "fixed": False}.items() <= document["drift"][-1].items()
-
-
 def test_a_run_that_is_not_in_the_ledger_is_drift(bench, web):
     for path in bench.directory.glob("alignup.sqlite*"):
         path.unlink()
 
-    code, out, _ = bench.run("audit", "--fix")
+    code, out, _ = bench.run_here("audit", "--fix")
 
     assert code == 1
     assert f"web: the ledger: intended CPUs {web[1]}, actual no such run\n" in out
 
 
 def test_ps_lists_runs_without_an_agent(bench, web):
-    code, out, err = bench.run("ps")
-    document = json.loads(bench.run("ps", "-o", "json")[1])
+    code, out, err = bench.run_here("ps")
+    document = json.loads(bench.run_here("ps", "-o", "json")[1])
 
     head, row = out.splitlines()
     assert (code, err) == (0, "")
@@ -135,9 +128,9 @@ def test_runs_are_compared_with_the_agent_that_admitted_them(bench, short_path):
         env = {"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}
         runner = bench.start("run", "--name", "web", "--cpus", 1, "--", "sh", "-c", "echo; exec sleep 100", env=env)
         wait_for(lambda: runner.out)
-        well = bench.run("audit", env=env)
+        well = bench.run_here("audit", env=env)
         agent.release(next(iter(agent.pods())))
-        forgotten = bench.run("audit", env=env)
+        forgotten = bench.run_here("audit", env=env)
         runner.send(signal.SIGTERM)
         assert runner.wait() == 143
 
@@ -146,16 +139,17 @@ def test_runs_are_compared_with_the_agent_that_admitted_them(bench, short_path):
     assert "the agent: intended CPUs 1, actual no such run" in forgotten[1]
 
 
-def test_the_containers_of_the_nri_plugin_are_audited(bench, tmp_path):
+def test_the_containers_of_the_nri_plugin_are_audited(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("alignup.cli.audit._PAUSE", 0)
     document = PlacementsDocument(mode="assist", written=time.time())
     (tmp_path / FILE).write_bytes(codec.encode(document))
-    assert bench.run("audit", "--nri", tmp_path) == (0, "no containers to audit\n", "")
+    assert bench.run_here("audit", "--nri", tmp_path) == (0, "no containers to audit\n", "")
     (tmp_path / FILE).write_bytes(codec.encode(document.replace(problem="the runtime closed the connection")))
-    code, out, _ = bench.run("audit", "--nri", tmp_path)
+    code, out, _ = bench.run_here("audit", "--nri", tmp_path)
     assert code == 1
     assert "the runtime: intended connected, actual not connected (the runtime closed the connection)" in out
 
 
 def test_an_audit_of_containers_says_what_is_wrong_with_its_options(bench, tmp_path):
-    assert "start 'alignup nri' with --state-dir" in bench.run("audit", "--nri", tmp_path)[2]
-    assert "restart 'alignup nri'" in bench.run("audit", "--nri", tmp_path, "--fix")[2]
+    assert "start 'alignup nri' with --state-dir" in bench.run_here("audit", "--nri", tmp_path)[2]
+    assert "restart 'alignup nri'" in bench.run_here("audit", "--nri", tmp_path, "--fix")[2]

@@ -4,15 +4,9 @@ import pytest
 
 from tests.agent.agents import running
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 from tests.cli.test_cluster import cluster
 from tests.observe.api_objects import running_server
-
-POD = """apiVersion: v1
-kind: Pod
-metadata: {name: %s, namespace: %s}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 64Mi}}}]}
-"""
-
 
 NVIDIA = ("nvidia", "nvidia-packed")
 
@@ -38,6 +32,7 @@ def complete(*words, env=None):
         (["machine", "show", "hos"], ["file,hos"]),
         (["machine", "show", "pac"], ["file,pac", "plain,'pack:2 numa:1 core:8 pu:2'"]),
         (["mach"], ["plain,machine"]),
+        (["why", "-o", ""], ["plain,text", "plain,wide", "plain,json", "plain,yaml", "plain,name"]),
         (["why", "--sea"], ["plain,--search"]),
         (["why", "--kubernetes-version", "1.3"], [f"plain,1.{minor}" for minor in range(33, 39)]),
         (["why", "--set", "topologyManagerP"], ["plain,topologyManagerPolicy=", "plain,topologyManagerPolicyOptions="]),
@@ -58,7 +53,7 @@ def test_files_machines_commands_and_options(words, completions):
 
 def test_pods_of_the_agent(short_path):
     for name, namespace in (("web", "default"), ("trainer", "ml")):
-        (short_path / f"{name}.yaml").write_text(POD % (name, namespace))
+        (short_path / f"{name}.yaml").write_text(pod_manifest(name, namespace, cpu="1", memory="64Mi"))
     with running(short_path / "agent"):
         env = {"ALIGNUP_AGENT": f"unix:{short_path}/agent/agent.sock"}
         for name in ("web", "trainer"):
@@ -67,6 +62,10 @@ def test_pods_of_the_agent(short_path):
         assert complete("release", "", env=env) == ["plain,ml/trainer", "plain,web"]
         assert complete("release", "tr", env=env) == ["plain,trainer"]
         assert complete("release", "--agent", f"unix:{short_path}/agent/agent.sock", "w") == ["plain,web"]
+
+
+def test_the_script_of_a_shell_asks_for_completions():
+    assert "_ALIGNUP_COMPLETE=bash_complete" in in_process("completion", "bash").stdout
 
 
 def test_without_an_agent_there_are_no_pods(short_path):

@@ -11,7 +11,8 @@ import yaml
 
 from alignup.align.reason_codes import REASON_CODES
 from alignup.kubernetes.kubelet_files import state_files
-from tests.cli.commands import in_process, on_a_terminal
+from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 
 ROOT = Path(__file__).parents[2]
 NODE, DAMAGED = ROOT / "examples" / "node", ROOT / "examples" / "doctor"
@@ -37,14 +38,6 @@ def test_a_healthy_node():
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.endswith("\nThis kubelet starts, without warnings.\n")
     assert "  ok       cpu_manager_state: policy static, CPUs held by 4 pods\n" in run.stdout
-
-
-def test_all_errors_of_a_configuration_are_reported_at_once():
-    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
-
-    assert (run.returncode, run.stderr) == (1, "")
-    assert run.stdout.count("  ERROR ") == 3
-    assert run.stdout.endswith("\nThis kubelet does not start: 3 errors and 3 warnings.\n")
 
 
 def test_the_proposed_yaml_fixes_the_errors(tmp_path):
@@ -135,13 +128,16 @@ def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
     state_files.parse_device_state((damaged / "device-plugins" / state_files.DEVICE_FILE).read_bytes(), path="")
 
 
-def test_the_default_configuration_is_that_of_the_directory(damaged):
+def test_the_default_configuration_is_that_of_the_directory_or_of_the_kubelet(damaged):
     shutil.copy(NODE / "kubelet.yaml", damaged / "config.yaml")
 
-    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", damaged)
+    of_directory = in_process("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", damaged)
+    of_kubelet = in_process("doctor", "--machine", "pack:1 numa:1 core:4 pu:1")
 
-    assert run.stdout.startswith(str(damaged / "config.yaml"))
-    assert "policy single-numa-node" in run.stdout
+    assert of_directory.stdout.startswith(str(damaged / "config.yaml"))
+    assert "policy single-numa-node" in of_directory.stdout
+    assert of_kubelet.returncode == 0
+    assert of_kubelet.stdout.startswith("the kubelet's defaults on pack:1 numa:1 core:4 pu:1\n")
 
 
 def test_set_overrides_the_configuration():
@@ -179,45 +175,15 @@ def test_json(damaged):
             ("--write",), "--write repairs state files: add --kubelet-dir DIR", id="write without a directory"
         ),
         pytest.param(("--pods", "x"), "--pods names the pods in the state files: add", id="pods without a directory"),
-        pytest.param(
-            ("--config", "none.yaml"), "none.yaml: No such file or directory", id="a missing configuration file"
-        ),
         pytest.param(("--kubelet-dir", "none"), "none: no such directory", id="a missing directory"),
-        pytest.param(("--machine", "none.yaml"), "none.yaml", id="a missing machine file"),
-        pytest.param(("-o", "xml"), "'xml' is not one of", id="an unknown format"),
     ],
 )
 def test_invalid_input_exits_with_2(arguments, message, tmp_path):
-    machine = () if "--machine" in arguments else ("--machine", "pack:1 core:4 pu:1")
-
-    run = in_process("doctor", *machine, *arguments, cwd=tmp_path)
+    run = in_process("doctor", "--machine", "pack:1 core:4 pu:1", *arguments, cwd=tmp_path)
 
     assert run.returncode == 2
     assert message in run.stderr
     assert run.stdout == ""
-
-
-def test_colors_do_not_replace_words():
-    shown = on_a_terminal("doctor", *ON_NODE, env={"TERM": "xterm-256color"})
-
-    assert "\x1b[" in shown
-    assert "  ok" in re.sub(r"\x1b\[[0-9;]*m", "", shown)
-
-
-def test_ascii_output():
-    run = in_process(
-        *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"), encoding="ascii"
-    )
-
-    assert run.returncode == 1
-    assert run.stdout.isascii()
-
-
-def test_the_kubelets_defaults_are_checked_without_a_configuration():
-    run = in_process("doctor", "--machine", "pack:1 numa:1 core:4 pu:1")
-
-    assert run.returncode == 0
-    assert run.stdout.startswith("the kubelet's defaults on pack:1 numa:1 core:4 pu:1\n")
 
 
 def test_a_file_beyond_a_limit_of_alignup_is_not_called_an_error_of_the_kubelet(tmp_path):
@@ -267,9 +233,7 @@ def test_yaml_for_a_kubelet_config_of_openshift_is_below_its_field(tmp_path):
 def test_offline_cpus_are_not_allocated(tmp_path):
     file = tmp_path / "profile.yaml"
     file.write_text(PROFILE)
-    resources = "resources: {limits: {cpu: 16, memory: 1Gi}}"
-    pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{{name: app, {resources}}}]}}\n"
-    (tmp_path / "pod.yaml").write_text(pod)
+    (tmp_path / "pod.yaml").write_text(pod_manifest(cpu="16", memory="1Gi"))
     run = in_process("why", "-f", tmp_path / "pod.yaml", "--machine", NODE / "machine.yaml", "--config", file)
 
     assert run.returncode == 1

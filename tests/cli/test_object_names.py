@@ -143,15 +143,9 @@ def test_ages(seconds, expected):
 
 
 WORKLOADS = """
-apiVersion: v1
-kind: Pod
-metadata: {name: a, namespace: ml, labels: {app: web}}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
+{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ml, labels: {app: web}}, spec: {containers: [{name: app}]}}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: b, labels: {app: db}}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
+{apiVersion: v1, kind: Pod, metadata: {name: b, labels: {app: db}}, spec: {containers: [{name: app}]}}
 """
 
 
@@ -161,7 +155,6 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
         (("-n", "ml"), ["a"]),
         (("-l", "app=db"), ["b"]),
         (("-l", "app"), ["a", "b"]),
-        (("--pod", "pod/a"), ["a"]),
         (("--pod", "ml/a", "-n", "ml"), ["a"]),
     ],
 )

@@ -5,14 +5,10 @@ import pytest
 
 from alignup.cli.app import app
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 from tools.command_tree import walk
 
 MACHINE = ["--machine", "numa:2 core:4 pu:1"]
-POD = """apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
-"""
 
 
 def commands():
@@ -71,7 +67,6 @@ def test_numbers_are_finite(words, option, number):
         ("why -f pod.yaml --kubelet-dir . --pods missing", "missing: cannot be read: No such file"),
         ("why -f pod.yaml --pod foo", "--pod: workload 'foo' not found; pod.yaml has web"),
         ("why -f missing", "missing: cannot be read: No such file or directory"),
-        ("simulate --generate mixed --compare foo", "--compare: "),
         ("simulate --generate mixed --count 2 --save missing/file", "--save: missing/file: No such file"),
         ("simulate --generate mixed --html missing/file", "--html: missing/file: No such file"),
         ("simulate --generate mixed --svg missing/file", "--svg: missing/file: No such file"),
@@ -79,11 +74,13 @@ def test_numbers_are_finite(words, option, number):
         ("simulate --generate mixed --strategy alignup", "--strategy: is for clusters"),
         ("simulate --generate mixed --retries 6", "--retries: is for clusters"),
         ("simulate --generate mixed --rate 2", "--rate: is for clusters"),
-        ("simulate --generate mixed --nodes 2 --strategy foo", "--strategy: unknown strategy foo"),
-        ("doctor --config pod.yaml --kubelet-dir missing", "--kubelet-dir: missing"),
+        (
+            "simulate --generate mixed --nodes 2 --strategy foo",
+            "--strategy: unknown strategy foo; expected",
+        ),
         ("run --cpus foo -- true", '--cpus: "foo" is not a quantity, such as 2, 500m or 4Gi'),
         ("run --memory foo -- true", '--memory: "foo" is not a quantity'),
-        ("run --hugepages foo -- true", "--hugepages"),
+        ("run --hugepages foo -- true", "--hugepages foo: invalid value; use a value like 2Mi=64Mi"),
         ("run --device a/b=x -- true", '--device a/b=x: "x" is not a quantity'),
         (
             "run --device gpu=1 -- true",
@@ -92,23 +89,22 @@ def test_numbers_are_finite(words, option, number):
         ("run --device cpu=1 -- true", "--device cpu=1: cpu is not a device"),
         ("run --wait foo -- true", '--wait: "foo" is not a number of seconds'),
         ("run --dry-run --no-agent --devices foo -- true", '--devices: "foo" has no number of devices'),
-        ("ps --agent foo", "--agent: "),
+        ("ps --agent foo", "--agent: 'foo' is not an address"),
         ("ps --token-file missing", "--token-file: missing: No such file"),
         ("ps --ca-file missing", "--ca-file: missing: No such file"),
-        ("agent --listen foo", "--listen: "),
-        ("agent --web-listen foo", "--web-listen: "),
+        ("agent --listen foo", "--listen: 'foo' is not an address"),
+        ("agent --web-listen foo", "--web-listen: 'foo' is not an address"),
         ("agent --token-file missing", "--token-file: missing: No such file"),
         ("schedule --webhook-cert-file missing --webhook-private-key-file missing", "--webhook-cert-file: missing: No"),
         ("observe --kubelet-dir missing", "--kubelet-dir: missing: no such directory"),
         ("observe --kubelet-dir . --host-root missing", "--host-root: missing: No such file"),
         ("observe --kubelet-dir . --dry-run --config missing", "--config: missing: No such file"),
-        ("schedule --listen foo", "--listen: foo is not an address"),
         ("schedule --health-listen foo", "--health-listen: foo is not an address"),
         ("machine record --root missing host.tar.gz", "--root: missing is not a directory"),
     ],
 )
 def test_values_that_commands_parse(words, start, tmp_path):
-    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "pod.yaml").write_text(pod_manifest(cpu="1", memory="1Gi"))
     name, *rest = words.split()
     on = MACHINE if name in {"why", "simulate", "doctor", "agent"} and "--machine" not in rest else []
 

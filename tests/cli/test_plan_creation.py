@@ -8,6 +8,7 @@ from alignup.documents.codec import convert
 from alignup.documents.plans import DEADLINE_SECONDS, Plan
 from alignup.kubernetes.api.plan_resource import PLANS
 from alignup.testing.api_server import ApiFault
+from tests.cli.manifests import pod_manifest
 from tests.cli.test_cluster_plan import REPLICA_SET, PlannedCluster
 from tests.observe.api_objects import served
 
@@ -156,10 +157,8 @@ def test_pods_of_another_controller_with_the_same_labels_are_others(cluster, man
 
 def test_a_pod_of_a_manifest_is_found_by_name(cluster, tmp_path):
     path = tmp_path / "pod.yaml"
-    limits = "{cpu: '4', memory: 1Gi}"
     for name, code in (("missing", 2), ("new", 0), ("x", 2)):
-        container = f"{{name: app, image: x, resources: {{limits: {limits}}}}}"
-        path.write_text(f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{container}]}}\n")
+        path.write_text(pod_manifest(name, cpu="4", memory="1Gi"))
         run = cluster.ask("-f", str(path), "--apply")
         assert run.returncode == code, run.stderr
     assert "pod default/x is bound to node a already" in run.stderr
@@ -168,8 +167,7 @@ def test_a_pod_of_a_manifest_is_found_by_name(cluster, tmp_path):
 
 def test_more_room_for_pods_of_a_shape_can_be_made(cluster, tmp_path):
     path = tmp_path / "shape.yaml"
-    container = "{name: app, image: x, resources: {limits: {cpu: '4', memory: 1Gi}}}"
-    path.write_text(f"apiVersion: v1\nkind: Pod\nmetadata: {{name: big}}\nspec: {{containers: [{container}]}}\n")
+    path.write_text(pod_manifest("big", cpu="4", memory="1Gi"))
 
     run = cluster.ask("--defragment", "--shape", str(path), "--apply")
     nothing = cluster.ask("--defragment", "--shape", str(path), "--exempt", "default", "--apply")

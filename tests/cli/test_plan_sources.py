@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import in_process
+from tests.cli.manifests import pod_manifest
 from tests.cli.test_cluster_plan import PlannedCluster
-from tests.observe.api_objects import node, running_server, state_of
+from tests.observe.api_objects import running_server
 
 CLUSTER = """
 apiVersion: alignup.dev/v1
@@ -32,11 +33,7 @@ def cluster(tmp_path):
 
 def collect(cluster: PlannedCluster, tmp_path: Any, *hosts: str) -> list[str]:
     """Collect an archive of each of these nodes; return the options that name them."""
-    for document in cluster.pods.values():
-        cluster.server.put(document)
-    for name, kubelet in cluster.kubelets.items():
-        cluster.server.put(node(name, labels={"kubernetes.io/hostname": name}))
-        cluster.server.put(state_of(name, kubelet))
+    cluster.publish()
     options: list[str] = []
     with running_server(cluster.server):
         cluster.server.write_kubeconfig(cluster.config)
@@ -128,18 +125,7 @@ def simulated(tmp_path):
     """Each NUMA node has a pod with 2 CPUs, and one or two CPUs left; ``late`` needs 4 on one."""
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     (tmp_path / "kubelet.yaml").write_text(KUBELET)
-    container = {"name": "app", "image": "x"}
-    sizes = {
-        f"cpu-{cpu}": {
-            "pod": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": "x"},
-                "spec": {"containers": [{**container, "resources": {"limits": {"cpu": cpu, "memory": "1Gi"}}}]},
-            }
-        }
-        for cpu in ("2", "4")
-    }
+    sizes = {f"cpu-{cpu}": {"pod": json.loads(pod_manifest("x", cpu=cpu, memory="1Gi"))} for cpu in ("2", "4")}
     lines: list[dict[str, Any]] = [{"apiVersion": "alignup.dev/v1", "kind": "Trace", "templates": sizes}]
     lines += [
         {"at": at, "arrive": name, "template": f"cpu-{cpu}"}
@@ -161,10 +147,9 @@ def test_a_pod_that_waits_in_a_simulated_cluster_has_a_plan(simulated):
 
 def test_a_manifest_is_planned_in_a_simulated_cluster(simulated, tmp_path):
     manifest = tmp_path / "pod.yaml"
-    limits = {"cpu": "4", "memory": "1Gi"}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"}}
-    spec = {"nodeSelector": {"pool": "old"}, "containers": [{"name": "app", "resources": {"limits": limits}}]}
-    manifest.write_text(json.dumps({**pod, "spec": spec}))
+    new = json.loads(pod_manifest("new", cpu="4", memory="1Gi"))
+    new["spec"]["nodeSelector"] = {"pool": "old"}
+    manifest.write_text(json.dumps(new))
 
     planned = in_process("cluster", "plan", "-f", manifest, *simulated, "-o", "json")
     exempt = in_process("cluster", "plan", "-f", manifest, *simulated, "--exempt", "default")
@@ -178,9 +163,7 @@ def test_a_manifest_is_planned_in_a_simulated_cluster(simulated, tmp_path):
 
 def test_a_simulated_cluster_is_defragmented(simulated, tmp_path):
     manifest = tmp_path / "pod.yaml"
-    limits = {"cpu": "4", "memory": "1Gi"}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"}}
-    manifest.write_text(json.dumps({**pod, "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]}}))
+    manifest.write_text(pod_manifest("new", cpu="4", memory="1Gi"))
 
     run = in_process("cluster", "plan", "--defragment", "--shape", manifest, *simulated, "-o", "json")
 

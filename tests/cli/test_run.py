@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -75,6 +76,10 @@ def kill(pid):
     wait_for(lambda: process_state(pid) in {"", "Z"})
 
 
+def said(runner, text):
+    return text in runner.out
+
+
 def command_of(runner):
     """The pid of the command that a runner started."""
     wait_for(lambda: children(runner.pid) and "ready" in runner.out)
@@ -125,9 +130,7 @@ def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param(["--cpus", "many", "--", "true"], '--cpus: "many" is not a quantity', id="an invalid quantity"),
         pytest.param(["--device", "example.com/gpu", "--", "true"], "use a value like", id="a device without a count"),
-        pytest.param(["--nonsense", "--", "true"], "no such option", id="an unknown option"),
         pytest.param([], "missing argument", id="no command"),
         pytest.param(["--wait", "true", "true"], "not a number of seconds", id="a command in place of seconds"),
         pytest.param(["--machine", "pack:2", "--", "true"], "Add --dry-run", id="another machine"),
@@ -144,19 +147,22 @@ def test_a_closed_directory_in_the_path_does_not_hide_that_a_command_is_missing(
     ],
 )
 def test_failures_before_the_command_starts_exit_with_125(bench, words, message):
-    code, out, err = bench.run("run", *words)
+    code, out, err = bench.run_here("run", *words)
 
     assert (code, out) == (125, "")
     assert message in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
-def test_signals_are_forwarded_to_the_command(bench, number):
-    name = number.name.removeprefix("SIG")
-    runner = bench.start("run", "--", "sh", "-c", f"trap 'exit 33' {name}; echo ready; while :; do sleep 0.01; done")
+def test_signals_are_forwarded_to_the_command(bench):
+    traps = "".join(f"trap 'echo got-{name}' {name}; " for name in ("TERM", "INT", "HUP", "QUIT", "USR1"))
+    script = f"{traps} trap 'exit 33' USR2; echo ready; while :; do sleep 0.01; done"
+    runner = bench.start("run", "--", "sh", "-c", script)
     command_of(runner)
 
-    runner.send(number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        runner.send(number)
+        wait_for(partial(said, runner, f"got-{number.name.removeprefix('SIG')}\n"))
+    runner.send(signal.SIGUSR2)
 
     assert runner.wait() == 33
 
@@ -331,7 +337,7 @@ def test_shared_runs_leave_cpus_that_become_exclusive(bench, by):
 
 
 def test_a_rejection_is_explained(bench):
-    code, out, err = bench.run("run", "--name", "huge", "--cpus", 9999, "--", "true")
+    code, out, err = bench.run_here("run", "--name", "huge", "--cpus", 9999, "--", "true")
 
     assert (code, out) == (124, "")
     assert err.startswith("Run huge is rejected: ")
@@ -343,7 +349,6 @@ def test_a_rejection_is_explained(bench):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        pytest.param((), 0, "CUDA_VISIBLE_DEVICES=gpu-0,gpu-3", id="near devices without a demand"),
         pytest.param(("--devices-near", "nvlink;spread"), 0, "CUDA_VISIBLE_DEVICES=gpu-0,gpu-3", id="linked"),
         pytest.param(
             ("--device", "example.com/nic=2", "--devices-near", "same-switch"),
@@ -365,7 +370,7 @@ def test_a_rejection_is_explained(bench):
 )
 def test_a_run_gets_near_devices(bench, words, code, message):
     asked = ("--device", "nvidia.com/gpu=2", *words, "--machine", EXAMPLE, "--", "true")
-    result = bench.run("run", "--dry-run", *asked)
+    result = bench.run_here("run", "--dry-run", *asked)
 
     assert result[0] == code
     assert message in "".join(result[1:]).replace("\n    ", " ")
@@ -373,8 +378,8 @@ def test_a_run_gets_near_devices(bench, words, code, message):
 
 def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):
     asked = ("--cpus", 1, "--device", "example.com/gpu=1", "--", "touch", tmp_path / "ran")
-    code, out, err = bench.run("run", "--wait", "--name", "train", *asked)
-    dry = bench.run("run", "--dry-run", "--name", "train", *asked)
+    code, out, err = bench.run_here("run", "--wait", "--name", "train", *asked)
+    dry = bench.run_here("run", "--dry-run", "--name", "train", *asked)
 
     message = "Run train cannot start: this machine has no example.com/gpu"
     assert (code, out, dry[0]) == (124, "", 124)
@@ -386,7 +391,7 @@ def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):
 
 def test_a_run_that_never_fits_does_not_wait(bench):
     """``--wait`` without a number waits for as long as it takes."""
-    assert bench.run("run", "--wait", "--cpus", 9999, "--", "true")[0] == 124
+    assert bench.run_here("run", "--wait", "--cpus", 9999, "--", "true")[0] == 124
 
 
 def test_waiting_ends_when_the_run_fits_or_after_the_timeout(bench):
@@ -402,30 +407,14 @@ def test_waiting_ends_when_the_run_fits_or_after_the_timeout(bench):
 
 
 def test_a_dry_run_changes_nothing(bench):
-    code, out, _ = bench.run("run", "--dry-run", "--cpus", 1, "--name", "try", "--", "no-such-command")
-    rejected = bench.run("run", "--dry-run", "--cpus", 9999, "--", "true")
+    code, out, _ = bench.run_here("run", "--dry-run", "--cpus", 1, "--name", "try", "--", "no-such-command")
+    rejected = bench.run_here("run", "--dry-run", "--cpus", 9999, "--", "true")
 
     assert code == 0
     assert out.startswith("Run try is admitted")
     assert "Environment of the command\n  ALIGNUP_CPUS=" in out
     assert not bench.directory.exists()
     assert rejected[0] == 124
-
-
-def test_a_dry_run_aligns_on_another_machine(bench):
-    machine = "pack:2 numa:1(memory=16GiB) core:4 pu:1"
-    asked = ("--cpus", 3, "--memory", "2Gi", "--device", "example.com/gpu=1", "--devices", "example.com/gpu=1@1")
-
-    code, out, _ = bench.run("run", "--dry-run", "--machine", machine, *asked, "--", "true")
-
-    variables = [line.strip() for line in out.partition("Environment of the command\n")[2].splitlines()]
-    assert code == 0
-    assert variables == [
-        "ALIGNUP_CPUS=4-6",
-        "ALIGNUP_NUMA_NODES=1",
-        "ALIGNUP_MEMORY_NODES=1",
-        "ALIGNUP_DEVICES_EXAMPLE_COM_GPU=gpu-0",
-    ]
 
 
 def test_the_command_does_not_start_when_the_disk_is_full(bench, tmp_path):
@@ -447,8 +436,8 @@ def test_a_directory_that_others_own_or_can_access_is_an_error(bench, tmp_path):
         foreign.mkdir(mode=0o700)
         os.chown(foreign, 12345, 12345)
 
-    owned = bench.run("run", "--", "true", env={"ALIGNUP_RUN_DIR": str(foreign)})
-    accessible = bench.run("run", "--", "true")
+    owned = bench.run_here("run", "--", "true", env={"ALIGNUP_RUN_DIR": str(foreign)})
+    accessible = bench.run_here("run", "--", "true")
 
     assert (owned[0], accessible[0]) == (125, 125)
     assert "belongs to user" in owned[2]
@@ -458,13 +447,13 @@ def test_a_directory_that_others_own_or_can_access_is_an_error(bench, tmp_path):
 def test_links_are_not_followed(bench, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     bench.directory.symlink_to(tmp_path / "elsewhere")
-    whole = bench.run("run", "--", "true")
+    whole = bench.run_here("run", "--", "true")
     bench.directory.unlink()
     bench.directory.mkdir(mode=0o700)
     (bench.directory / "run-x.json").symlink_to(tmp_path / "secret")
     (tmp_path / "secret").write_text("{}")
 
-    file = bench.run("run", "--", "true")
+    file = bench.run_here("run", "--", "true")
 
     assert (whole[0], file[0]) == (125, 125)
     assert "is not a directory" in whole[2]
@@ -546,7 +535,7 @@ def test_concurrent_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, clai
 def test_a_dry_run_says_what_is_exclusive(bench, claims):
     words = ("run", "--dry-run", "--cpus", 1)
     everyone, this_user, later = (
-        bench.run(*words, *more, "--", "true", env=env)[1].splitlines()[-1].partition(" are exclusive ")[2]
+        bench.run_here(*words, *more, "--", "true", env=env)[1].splitlines()[-1].partition(" are exclusive ")[2]
         for more, env in (((), claims), ((), {}), (("--ignore-claims",), claims))
     )
 

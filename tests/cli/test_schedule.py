@@ -51,13 +51,6 @@ def test_unusable_options(options, problem):
     assert problem in run.stderr
 
 
-def test_a_missing_kubeconfig_is_named():
-    run = in_process("schedule", "--kubeconfig", "/nonexistent")
-
-    assert run.returncode == 2
-    assert "/nonexistent" in run.stderr
-
-
 def test_a_run_answers_schedulers_and_records_decisions_until_it_is_ended(tmp_path):
     config, folder = tmp_path / "config", tmp_path / "decisions"
     with running_server(cluster()) as server:

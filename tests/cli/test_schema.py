@@ -143,10 +143,3 @@ def test_the_files_in_documents_are_valid(page, kind, document):
 def test_files_of_every_kind_are_checked():
     assert {*own_files().values()} == {"machine", "cluster", "sweep"}
     assert {kind for _, kind, _ in own_blocks()} >= {"machine", "cluster", "sweep"}
-
-
-def test_an_unknown_kind_is_an_error():
-    run = in_process("schema", "pod")
-
-    assert run.returncode == 2
-    assert "'pod' is not one of 'machine', 'cluster', 'sweep', 'trace'" in run.stderr

@@ -1,13 +1,16 @@
 """The terminal: tables, messages of slow operations, and the log of a daemon."""
 
 import io
+import json
 import re
 import threading
 
 import pytest
+import yaml
 
-from alignup.cli import app, layout, terminal
+from alignup.cli import app, exit_codes, layout, terminal
 from alignup.cli.terminal import progress, waiting_message
+from tests.cli.commands import in_process, into_a_closed_pipe, on_a_terminal
 
 
 class Terminal(io.StringIO):
@@ -109,3 +112,64 @@ def test_a_table_fits_the_terminal_and_is_unlimited_elsewhere(capsys, monkeypatc
     narrow = lines(terminal_columns=60)
     assert max(map(len, narrow)) <= 60
     assert len(narrow) > 2
+
+
+NODE = ("--machine", "examples/node/machine.yaml", "--config", "examples/node/kubelet.yaml")
+SHOWN = [
+    pytest.param(("machine", "show", "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"), "Socket 0", id="machine"),
+    pytest.param(("why", "examples/node/trainer.yaml", *NODE, "--search", "0"), "NUMA node 0", id="why"),
+    pytest.param(("doctor", *NODE), "This kubelet starts", id="doctor"),
+    pytest.param(("simulate", "-f", "examples/node/running.yaml", *NODE), "5 admitted", id="simulate"),
+]
+
+
+@pytest.mark.parametrize(("words", "text"), SHOWN)
+def test_colors_and_other_characters_are_only_for_terminals_that_have_them(words, text):
+    colored = on_a_terminal(*words, env={"TERM": "xterm-256color"})
+    without = on_a_terminal(*words, env={"TERM": "xterm-256color", "NO_COLOR": "1"})
+    dumb = on_a_terminal(*words, env={"TERM": "dumb"})
+    file, ascii_only = in_process(*words), in_process(*words, encoding="ascii")
+
+    assert "\x1b[" in colored
+    assert text in re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    for plain in (without, dumb, file.stdout):
+        assert "\x1b[" not in plain
+    assert without == dumb
+    assert text in ascii_only.stdout
+    assert ascii_only.stdout.isascii()
+    assert ascii_only.returncode == file.returncode
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("machine", "show", "pack:4 numa:2 l3:8 core:16 pu:2"),
+        ("machine", "show", "pack:4 numa:2 l3:8 core:16 pu:2", "-o", "svg"),
+        ("why", "examples/node/trainer.yaml", *NODE, "--search", "0"),
+        ("simulate", "--generate", "telco", "--count", "100", *NODE, "-o", "csv"),
+    ],
+    ids=lambda words: f"{words[0]} {words[-1]}",
+)
+def test_a_closed_pipe_ends_quietly(words):
+    """Beside the processes of test_entry.py."""
+    assert into_a_closed_pipe(*words) == (exit_codes.PIPE_CLOSED, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("why", "examples/node/trainer.yaml", *NODE, "--search", "0"),
+        ("plan", "examples/node/trainer.yaml", *NODE, "--kubelet-dir", "examples/node/state"),
+        ("simulate", "-f", "examples/node/running.yaml", *NODE),
+        ("simulate", "-f", "examples/node/running.yaml", *NODE, "--compare", "scope", "--jobs", "1"),
+        ("simulate", "-f", "examples/node/running.yaml", *NODE, "--nodes", "2"),
+        ("doctor", *NODE),
+        ("upgrade-check", *NODE, "--from", "1.35", "--to", "1.37"),
+        ("explain", "NoNode"),
+    ],
+    ids=lambda words: f"{words[0]} {words[-1]}",
+)
+def test_yaml_says_what_json_says(words):
+    as_yaml, as_json = (in_process(*words, "-o", form).stdout for form in ("yaml", "json"))
+
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)

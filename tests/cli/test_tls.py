@@ -1,8 +1,6 @@
 """Commands and the agent over HTTPS."""
 
-import asyncio
-import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,34 +13,22 @@ from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import ca_file, install
 from tests.cli.commands import in_process
+from tests.cli.fake_agent import served_in_a_thread
 
 
-@contextmanager
 def serving(certificate):
-    """Serve an agent in a thread, with TLS unless *certificate* is ``None``; yield its port."""
-    listening, ports, stop = threading.Event(), [], []
+    """Serve an agent in a thread, with TLS unless *certificate* is ``None``; its port."""
 
-    async def serve():
-        stopping, tls = asyncio.Event(), None if certificate is None else certificate.context
+    @asynccontextmanager
+    async def serve(stopping):
+        tls = None if certificate is None else certificate.context
         app = app_of(FakeBackend(), stopping=stopping, token=b"secret")
-        stop.append((asyncio.get_running_loop(), stopping))
+        limits = ServerLimits(end=1, names=("node-7",))
         with sockets.tcp_socket(0) as listener:
-            async with serve_app(
-                app, listener, stopping=stopping, limits=ServerLimits(end=1, names=("node-7",)), tls=tls
-            ):
-                ports.append(listener.getsockname()[1])
-                listening.set()
-                await stopping.wait()
+            async with serve_app(app, listener, stopping=stopping, limits=limits, tls=tls):
+                yield listener.getsockname()[1]
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert listening.wait(60)
-    try:
-        yield ports[0]
-    finally:
-        loop, stopping = stop[0]
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join()
+    return served_in_a_thread(serve)
 
 
 @pytest.fixture(scope="module")

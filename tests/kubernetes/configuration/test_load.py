@@ -260,35 +260,23 @@ def test_only_the_first_document_is_read(rest, encoding):
 
 
 @pytest.mark.parametrize(
-    ("fields", "named", "part"),
+    ("field", "value"),
     [
-        pytest.param({"maxPods": -1}, "maxPods", "must not be a negative number", id="negative pods"),
-        pytest.param(
-            {"topologyManagerPolicy": "Restricted"},
-            "topologyManagerPolicy",
-            '"Restricted"',
-            id="a policy in wrong case",
-        ),
-        pytest.param({"topologyManagerScope": "node"}, "topologyManagerScope", '"container", or "pod"', id="a scope"),
-        pytest.param(
-            {"enforceNodeAllocatable": ["pods", "pods"]}, "enforceNodeAllocatable", "duplicated", id="enforced twice"
-        ),
-        pytest.param({"cgroupsPerQOS": False}, "cgroupsPerQOS", "must be set to true", id="no cgroups"),
-        pytest.param({"reservedSystemCPUs": "2-1"}, "reservedSystemCPUs", "invalid range", id="a descending range"),
-        pytest.param(
-            {"reservedMemory": [{"limits": {"memory": 0}}]},
-            "reservedMemory",
-            "may not be zero",
-            id="a zero reservation",
-        ),
+        ("maxPods", -1),
+        ("topologyManagerPolicy", "Restricted"),
+        ("topologyManagerScope", "node"),
+        ("enforceNodeAllocatable", ["pods", "pods"]),
+        ("cgroupsPerQOS", False),
+        ("reservedSystemCPUs", "2-1"),
+        ("reservedMemory", [{"limits": {"memory": 0}}]),
     ],
 )
-def test_validation_names_the_field(fields, named, part):
-    error = load_error(document(**fields))
+def test_validation_names_the_field(field, value):
+    """Vectors have the messages: ``../../conformance/test_configuration.py``."""
+    error = load_error(document(**{field: value}))
 
     (problem,) = error.problems
-    assert (error.stage, problem.field) == (StartupStage.VALIDATION, named)
-    assert part in problem.message
+    assert (error.stage, problem.field) == (StartupStage.VALIDATION, field)
     assert str(error) == problem.message
 
 
@@ -312,12 +300,8 @@ def test_validation_reports_every_problem_once():
     ("text", "shown"),
     [
         pytest.param("0", "0s", id="zero without a unit"),
-        pytest.param("10s", "10s", id="seconds"),
         pytest.param("+90s", "1m30s", id="seconds become minutes"),
-        pytest.param("1h", "1h0m0s", id="an hour"),
-        pytest.param("-1.5s", "-1.5s", id="a negative fraction"),
         pytest.param("1h15m30.918273645s", "1h15m30.918273645s", id="all units"),
-        pytest.param("100ms", "100ms", id="milliseconds"),
         pytest.param("1500us", "1.5ms", id="microseconds become milliseconds"),
         pytest.param("2µs", "2µs", id="micro sign"),
         pytest.param("3ns", "3ns", id="nanoseconds"),
@@ -334,10 +318,7 @@ def test_durations(text, shown):
     ("text", "message"),
     [
         pytest.param("", 'time: invalid duration ""', id="empty"),
-        pytest.param("abc", 'time: invalid duration "abc"', id="a word"),
         pytest.param(".s", 'time: invalid duration ".s"', id="only a point"),
-        pytest.param("5", 'time: missing unit in duration "5"', id="no unit"),
-        pytest.param("1d", 'time: unknown unit "d" in duration "1d"', id="days"),
         pytest.param("1 s", 'time: unknown unit " s" in duration "1 s"', id="a space"),
         pytest.param("2562047h47m16.854775808s", 'time: invalid duration "2562047h47m16.854775808s"', id="too long"),
         pytest.param("9" * 5000 + "h", f'time: invalid duration "{"9" * 5000}h"', id="far too long"),

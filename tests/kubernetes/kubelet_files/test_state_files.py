@@ -159,13 +159,6 @@ def test_cpu_files_of_older_kubelets_are_read_with_their_version(version, name, 
         assert (state.version, state.default, state.entries) == (read_as, 0b1111, {"p": {"c": 1 << 4}})
 
 
-def test_cpus_of_pods_are_ignored_without_their_gate():
-    text = dump_cpu_state(CpuState(policy="static", default=1, pod_entries={"p": 0b110}), gates=PODS)
-
-    assert read_cpus(text, PODS).pod_entries == {"p": 0b110}
-    assert read_cpus(text, NO_GATES).pod_entries == {}
-
-
 @pytest.mark.parametrize(
     ("file", "error"),
     [
@@ -270,11 +263,6 @@ def test_memory_files_of_older_kubelets_are_read_with_their_version(version, che
         ),
         pytest.param(
             {"policyName": "Static", "machineState": {"0": {"cells": [-1]}}}, "-1 is not a NUMA node", id="node -1"
-        ),
-        pytest.param(
-            {"policyName": "None"},
-            '[memorymanager] configured policy "Static" differs from state checkpoint policy "None"',
-            id="another policy",
         ),
     ],
 )

@@ -35,6 +35,7 @@ def pod(*volumes: dict[str, Any], owner: dict[str, Any] | None = None, **metadat
         pytest.param(pod({"hostPath": {"path": "/"}}), disruption.LOCAL_VOLUMES, id="hostPath"),
         pytest.param(pod({"emptyDir": {}}), disruption.LOCAL_VOLUMES, id="emptyDir on disk"),
         pytest.param(pod({"emptyDir": {"medium": "Memory"}}), "", id="emptyDir in memory"),
+        pytest.param(pod({"emptyDir": {"medium": "HugePages-2Mi"}}), "", id="emptyDir in huge pages"),
         pytest.param(pod({"configMap": {"name": "x"}}), "", id="ConfigMap"),
         pytest.param(pod({"persistentVolumeClaim": {"claimName": "near"}}), disruption.LOCAL_VOLUMES, id="local claim"),
         pytest.param(pod({"persistentVolumeClaim": {"claimName": "far"}}), "", id="remote claim"),
