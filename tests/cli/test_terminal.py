@@ -147,6 +147,7 @@ def test_colors_and_other_characters_are_only_for_terminals_that_have_them(words
         ("machine", "show", "pack:4 numa:2 l3:8 core:16 pu:2", "-o", "svg"),
         ("why", "examples/node/trainer.yaml", *NODE, "--search", "0"),
         ("simulate", "--generate", "telco", "--count", "100", *NODE, "-o", "csv"),
+        ("simulate", "-f", "examples/node/running.yaml", *NODE, "-o", "text"),
     ],
     ids=lambda words: f"{words[0]} {words[-1]}",
 )

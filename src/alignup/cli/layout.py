@@ -1,5 +1,6 @@
 """Text layout in lines of styled cells: paragraphs, sections, and tables, which rich lays out."""
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -78,10 +79,9 @@ def _render(
         grid.add_column(head, justify="right" if right else "left", no_wrap=is_short and not is_last, overflow="fold")
     for row in rows:
         grid.add_row(*map(Text, row))
-    console = Console(width=width, color_system=None, force_terminal=False)
-    with console.capture() as output:
-        console.print(grid)
-    return [line.rstrip() for line in output.get().splitlines()]
+    output = io.StringIO()  # rich ends the program with 1 where the reader of its own output has left
+    Console(file=output, width=width, color_system=None, force_terminal=False).print(grid)
+    return [line.rstrip() for line in output.getvalue().splitlines()]
 
 
 def _wrap(words: Iterable[str], width: int) -> list[str]:
