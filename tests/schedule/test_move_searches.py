@@ -109,6 +109,17 @@ async def test_nothing_is_proposed_before_patience_ends(crowded, nodes, clock):
     assert await proposed(crowded, clock, nodes, pod("new", cpu="4", memory="1Gi"), seconds=PATIENCE_SECONDS - 1) == ""
 
 
+async def test_nothing_is_proposed_for_a_pod_that_the_active_plan_serves(crowded, nodes, clock, monkeypatch):
+    waiting = pod("new", cpu="4", memory="1Gi")
+    plan = crowded.live.scheduling.plan
+    monkeypatch.setattr(plan, "place_of", {waiting.uid: ""}.get)
+    assert await proposed(crowded, clock, nodes, waiting) == ""
+
+    monkeypatch.undo()
+    await crowded.proposals.propose_next()
+    assert crowded.proposals.find(waiting.uid).startswith("'alignup cluster plan new -n default'")
+
+
 async def test_pods_of_lower_priority_may_end(crowded, nodes, clock):
     run_on(nodes, "w", "b", cpu="3")
     await until(lambda: "w" in crowded.live.cluster.record("b").ledger.pods)

@@ -48,9 +48,10 @@ class MoveProposals:
             await self.propose_next()
 
     async def propose_next(self) -> None:
-        """Search for moves for the next pod that waits long."""
-        now = self._timing.clock()
-        waiting_pods = self._live.scheduling.kept_nodes.overdue(now)
+        """Search for moves for the next pod that waits long, unless the active plan makes room for it."""
+        now, scheduling = self._timing.clock(), self._live.scheduling
+        overdue_pods = scheduling.kept_nodes.overdue(now)
+        waiting_pods = [facts for facts in overdue_pods if scheduling.plan.place_of(facts.uid) is None]
         uids = {facts.uid for facts in waiting_pods}
         self._proposals = {uid: entry for uid, entry in self._proposals.items() if uid in uids}
         for facts in waiting_pods:
