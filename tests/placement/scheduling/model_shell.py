@@ -136,6 +136,7 @@ class Shell:
         if self.recorder:
             self.state = RecordedState(self.cluster, self.recorder)
         self.state.handle(events.ExtenderOpened(ExtenderOptions(patience=PATIENCE)), now=self.world.now)
+        self.asked_about: dict[str, ModelPod] = {}
         self.log: deque[tuple[float, object]] = deque(maxlen=60)
         self.numbers = count(1)  #: of requests
         self.asking: dict[str, int] = {}  #: uid → number of the request for its binding
@@ -391,6 +392,7 @@ class Shell:
         if not self.leading or uid in self.asking or uid in self.api.aside:
             return
         pod, facts = pod_object.pod, self.facts.of(pod_object, self.world.now)
+        self.asked_about[uid] = pod_object
         left = [node for node in self.api.nodes.keys() - pod_object.forbidden if self.api.has_room(node, pod)]
         done = self.handle(events.NodesAsked(facts, sorted(left), again=self.random.random() < 0.3))
         offered = next((each.offered for each in done if isinstance(each, instructions.AnswerNodes)), ())

@@ -344,12 +344,13 @@ class Model:
     def check_binding(self, shell: Shell, pod: Pod) -> None:
         """When the first pod of a gang is bound, nodes count on so many others that it can start.
 
-        A pod whose deletion was not told yet counts.
+        A pod counts whose deletion was not told yet, or that only its scheduler has told of.
         """
         known = self.api.pods.get(pod.uid)
         if known is None or known.group is None or not needs_alignment(pod):
             return
-        pods = (*shell.facts.view.values(), *self.api.pods.values())
+        unseen = [each for uid, each in shell.asked_about.items() if uid not in shell.facts.told]
+        pods = (*shell.facts.view.values(), *self.api.pods.values(), *unseen)
         members = [each for each in pods if each.group == known.group]
         if any(needs_alignment(each.pod) for each in members):
             placed = [each.uid for each in members if each.host or each.uid in shell.state.assumptions]
