@@ -372,7 +372,7 @@ class Cluster:
         return Feasibility(verdicts)
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
-        """Return the verdicts of those of *hosts* that have a report."""
+        """Return the verdicts of the *hosts* that have a report."""
         all_verdicts = self._verdicts.of_all(pod).verdicts
         verdicts = {host: all_verdicts[host] for host in hosts if host in all_verdicts}
         current_host = self._hosts.get(pod.uid)
@@ -417,7 +417,7 @@ class Cluster:
         return self._verdicts.renew(pod, seconds=seconds)
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
-        """Return at most *limit* of the best hosts *among* these, those in *last* after the others.
+        """Return at most *limit* of the best hosts *among* these names, and hosts in *last* after the other hosts.
 
         The work does not grow with the number of hosts. A pod that is assumed or bound is not treated specially.
         """

@@ -15,7 +15,7 @@ MAX_UNSUITABLE = 20  #: hosts without room for any of the pods, after which the 
 
 
 def admits_alone(model: HostModel, ledger: Ledger, *pods: Pod, staying: Collection[str] = ()) -> bool:
-    """Return whether a host admits *pods*, in this order, after the end of all other pods but those that stay."""
+    """Return whether a host admits *pods*, in this order, after the end of all other pods except pods that stay."""
     after = model.without(ledger, [uid for uid in ledger.pods if uid not in staying])
     return _admit(model, after, *pods) is not None
 
@@ -42,7 +42,7 @@ def fits_after(
     staying: Collection[str],
     nodes: NodeSet = ANYWHERE,
 ) -> bool:
-    """Return whether *holders* are admitted after *newcomers*, when all pods have ended but those that stay.
+    """Return whether *holders* are admitted after *newcomers*, when all pods have ended except pods that stay.
 
     The newcomers are steered to *nodes*.
     """

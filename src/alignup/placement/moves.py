@@ -226,7 +226,7 @@ class Planner:
         return MovePlan(steps, cost, at_least, tried=self.tried)
 
     def verify(self, steps: Sequence[PlanStep]) -> tuple[PlanStep, ...] | None:
-        """Decide on all *steps* in order from the present state; ``None`` if one of them is not possible."""
+        """Decide on all *steps* in order from the present state; ``None`` if a step is not possible."""
         proved, problem = self.prove(steps)
         return None if problem else proved
 
@@ -310,7 +310,7 @@ class Planner:
         return best
 
     def _quick_places(self, room: _Room, leaving: Sequence[RunningPod], target: str, depth: int) -> _Room | None:
-        """Return the first new places of pods that leave, each found after those before it; ``None``: there are none.
+        """Return the first new places of pods that leave, each found after the places before; ``None``: there are none.
 
         Up to *depth*, moves make room for a pod that fits nowhere.
         """

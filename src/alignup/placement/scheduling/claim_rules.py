@@ -98,7 +98,7 @@ def restricts_claims(pod: Pod) -> bool:
 
 
 def unmet_locality(explained: Explained) -> str:
-    """Return which demand on near devices those that the claims have, or may get, do not satisfy; empty: none."""
+    """Return which demand on near devices is not satisfied by devices that the claims have or may get; empty: none."""
     return next((claim.locality.unmet for claims in explained for claim in claims if claim.locality.unmet), "")
 
 
@@ -128,9 +128,9 @@ class ClaimSuitability:
         self._facts = facts
 
     def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
-        """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.
+        """Return at most *limit* of *nodes*, first the nodes where devices can be beside the CPUs.
 
-        If the pod requires that, return only these.
+        If the pod requires devices beside its CPUs, return only these nodes.
         """
         preference, restricted = claim_preference(pod)[0], restricts_claims(pod)
         beside: list[str] = []

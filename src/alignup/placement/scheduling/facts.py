@@ -135,7 +135,7 @@ class ClusterFacts(Protocol):
         """
 
     def unique_host_names(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return those of *nodes* whose label with the host name no other node has."""
+        """Return the *nodes* whose label with the host name no other node has."""
 
     @property
     def approximate_nodes(self) -> Collection[str]:

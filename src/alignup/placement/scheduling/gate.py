@@ -85,7 +85,7 @@ _RELEASE_STATES = {
 
 
 class Gate:
-    """The pods behind the gate, and those that are released and not bound yet."""
+    """The pods behind the gate, and the pods that are released and not bound yet."""
 
     def __init__(  # noqa: PLR0913 - everything that a choice depends on
         self,
@@ -625,7 +625,7 @@ class Gate:
             self.group_changed(release.facts.group)
 
     def close(self) -> None:
-        """Forget all releases: the next process to decide counts on those that are written."""
+        """Forget all releases: the next process to decide counts on the written releases."""
         for release in self.releases:
             self._assumptions.forget(release.uid)
 
