@@ -35,7 +35,7 @@ GATE = f"{GROUP}/placement"  #: the scheduling gate of pods that wait for a node
 
 
 class LiveFacts:
-    """The facts of a cluster that is followed; those of pods are kept until the pods change."""
+    """The facts of a cluster that is followed; facts of pods are kept until the pods change."""
 
     def __init__(self, live: "LiveCluster") -> None:
         self._live = live

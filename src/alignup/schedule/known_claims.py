@@ -171,7 +171,7 @@ class KnownClaims:
     ) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*, perhaps when no other claim has any (*idle*).
 
-        *capacity* is that of its device plugins.
+        *capacity* is the capacity of its device plugins.
         """
         if not self.known:
             return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False)

@@ -188,7 +188,7 @@ class ClusterPages:
         return self._templates.guard(handle, None)
 
     def refuse(self, request: Request, problem: ProblemError) -> Response:
-        """Return the answer to those who may not use the service: a page for browsers."""
+        """Return the answer to a client that may not use the service: a page for browsers."""
         wants_page = HTML in request.headers.get("accept", "")
         return self._templates.problem_page(problem) if wants_page else problem.response()
 
@@ -229,7 +229,7 @@ class ClusterPages:
         )
 
     async def node_rows(self, request: Request) -> Response:
-        """Return all nodes for the script, or those that changed after the serial number ``since``."""
+        """Return all nodes for the script, or the nodes that changed after the serial number ``since``."""
         text = request.query_params.get("since", "")
         since = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
         cards = await gather_items(self._all_cards())

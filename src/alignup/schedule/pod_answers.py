@@ -95,7 +95,7 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerGroup:
-    """Nodes that answer alike; what follows from a decision is about the first of them."""
+    """Nodes that answer alike; what follows from a decision is about the first node."""
 
     answers: tuple[NodeAnswer, ...]
     misfits: tuple[str, ...] = ()  #: what does not fit
