@@ -182,7 +182,7 @@ class Host(Pictured):
     def decide(
         self, pod: Pod, answers: PreferenceAnswers | None = None, *, chosen: tuple[NodeSet, ...] = ()
     ) -> Decision:
-        """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision.
+        """Decide on *pod*; *answers* are the answers to the ``preference_requests`` of an earlier decision.
 
         *chosen* are the NUMA nodes that the first merges choose, where that is random.
         """
@@ -395,7 +395,7 @@ def _type_error(machine: object, settings: object) -> TypeError:
 
 
 def _pod_type_error(pod: Pod) -> TypeError | None:
-    """Return an error about the first part of *pod* that has another type; ``None`` if all have theirs."""
+    """Return an error about the first part of *pod* with a wrong type; ``None`` if all types are right."""
 
     def mismatch(place: str, value: object, expected: type) -> TypeError | None:
         wrong = not isinstance(value, expected)

@@ -52,7 +52,7 @@ class SharedPool:
 
     @cached_property
     def node_cpus(self) -> dict[int, CpuSet]:
-        """Return the CPUs by NUMA node, without nodes that have none; those in no node are left out."""
+        """Return the CPUs by NUMA node, without nodes that have no CPUs; CPUs in no node are left out."""
         grouped: dict[int, CpuSet] = {}
         for cpu in self.machine.cpus:
             if cpu.node is not None and self.cpus >> cpu.id & 1:
@@ -70,7 +70,7 @@ class SharedPool:
         return bits.of(self.node_cpus)
 
     def cpus_of(self, nodes: NodeSet) -> CpuSet:
-        """Return the shared CPUs of *nodes*; all of them, with those in no node, for all nodes."""
+        """Return the shared CPUs of *nodes*; for all nodes, all shared CPUs, with CPUs in no node."""
         return self.cpus if nodes == self.nodes else bits.union(self.node_cpus[node] for node in bits.members(nodes))
 
     @cached_property

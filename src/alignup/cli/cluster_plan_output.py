@@ -110,7 +110,7 @@ def _plan(
 
 
 def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) -> PlanAnswer:
-    """Let more pods like that of the first workload fit."""
+    """Let more pods like the pod of the first workload fit."""
     workload, view = question.workloads[0], question.view
     with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
         (accepted_workload,) = accept_for(view.cluster, [workload])
@@ -130,7 +130,7 @@ def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) 
 
 
 def _print_defragmentation(question: PlanQuestion, result: Defragmentation) -> None:
-    """Print how many more pods like that of the first workload fit after moves."""
+    """Print how many more pods like the pod of the first workload fit after moves."""
     workload, limits = question.workloads[0], question.limits
     fitting = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
     if result.gains:

@@ -519,7 +519,7 @@ def _newest_gates(groups: Sequence[HostGroup]) -> FeatureGates:
 
 
 def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
-    """Return the nodes like *host*, or those of a cluster file or openb; groups may have its configuration."""
+    """Return nodes like *host*, or nodes of a cluster file or of openb; groups may have its configuration."""
     if options.cluster is not None and options.nodes is not None:
         raise InputError("--cluster and --nodes exclude each other", advice="Omit one of them.")
     if options.nodes is not None:

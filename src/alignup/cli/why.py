@@ -174,7 +174,7 @@ def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -
 
 
 def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
-    """Print a line for each workload, or the names of those that are admitted."""
+    """Print a line for each workload, or the names of the admitted workloads."""
     if output == "name":
         for explanation in filter(attrgetter("admitted"), explanations):
             terminal.print_line(f"{explanation.workload.kind.lower()}/{explanation.workload.name}")

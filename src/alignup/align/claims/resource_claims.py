@@ -156,7 +156,7 @@ class ClaimObjects:
     templates: Mapping[tuple[str, str], Claim] = field(default_factory=dict)  #: by namespace and name
 
     def class_of(self, resource: str) -> DeviceClass | None:
-        """Return the class that offers an extended resource; of several, the first by name."""
+        """Return the class that offers an extended resource; of several classes, the first by name."""
         if names.is_device_class(resource):
             return self.classes.get(resource.removeprefix(names.DEVICE_CLASS_PREFIX))
         offering = [

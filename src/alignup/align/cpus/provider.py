@@ -56,7 +56,7 @@ def create_selection(
 def select_reserved_cpus(
     view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0, release: Release = NEWEST
 ) -> CpuSet:
-    """Return the *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
+    """Return the *count* CPUs reserved for the system: the *explicit* CPUs, or the CPUs that are selected first."""
     reserved = explicit
     if not reserved:
         # Like the kubelet, report an impossible count as a set of the wrong size.

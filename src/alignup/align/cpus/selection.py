@@ -238,7 +238,7 @@ def _whole_by_size(
 
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
-    """Return those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
+    """Return the *groups* (in the order of their ids) that overlap *within*, groups with fewest free CPUs first."""
     touched = [group for group in groups if group & within]
     if len(touched) > 1:
         touched.sort(key=lambda group: (group & free).bit_count())

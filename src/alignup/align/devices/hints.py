@@ -296,7 +296,7 @@ def are_nested(masks: Collection[NodeSet]) -> bool:
 
 
 def _richest(gains: Iterable[int], need: int) -> int:
-    """Return the number of *gains*, largest first, that reach *need*; all of them together do."""
+    """Return how many *gains*, largest first, reach *need*; all gains together do."""
     ranked_gains = sorted(gains, reverse=True)
     count = 1
     total_gain = ranked_gains[0]

@@ -401,7 +401,7 @@ def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
 
 
 def _take_one_by_one(parts: Sequence[_Part]) -> list[_Set]:
-    """Return sets that are built device by device, the best of those that begin with different devices."""
+    """Return sets that are built device by device, the best of the sets that begin with different devices."""
     first = parts[0]
     candidates: list[tuple[tuple[object, ...], list[_Set]]] = []
     for start in [index for _, members in first.pools for index in members if first.lower[index] < 0]:

@@ -168,7 +168,7 @@ def describe_choices(placements: Sequence[Placement]) -> tuple[str, ...]:
 
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
-    """Return the allocations of several containers in one line; those in the shared CPU pool are listed together."""
+    """Return the allocations of several containers in one line, and containers in the shared CPU pool together."""
     allocations = {placement.container: describe_allocation(placement, shared="") for placement in placements}
     parts = [f"{container}: {allocation}" for container, allocation in allocations.items() if allocation]
     sharing = [container for container, allocation in allocations.items() if not allocation]

@@ -186,7 +186,7 @@ class MemoryProvider(Provider[MemoryLedger]):
 
 
 def pinned_containers(pod: Pod) -> tuple[str, ...]:
-    """Return the containers that count as pinned in a pod placed as a whole: init, and those with requests."""
+    """Return the containers that count as pinned in a pod placed as a whole: init, and containers with requests."""
     return tuple(container.name for container in (*pod.init, *(other for other in pod.containers if _own(pod, other))))
 
 
