@@ -208,7 +208,7 @@ def json_error(text: bytes) -> str:
 
 
 def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
-    """Return the readable entries of the device manager's file, and the number of the others; ignore its checksum."""
+    """Return the readable entries of the device manager's file, and how many are unreadable; ignore its checksum."""
     data = json.loads(readable_prefix(text).json).get("Data")
     data = data if isinstance(data, dict) else {}
     pod_entries, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")

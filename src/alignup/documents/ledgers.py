@@ -250,7 +250,7 @@ class OwnedBlock(NamedTuple):
 def restore_ledger(
     pods: Iterable[PodEntryDocument], residue: ResidueDocument, *, idle: Ledger, providers: Iterable[Provider[Any]] = ()
 ) -> Ledger:
-    """Return the ledger that holds *pods*; *providers* are those of the host.
+    """Return the ledger that holds *pods*; *providers* are the providers of the host.
 
     :class:`RestoreError` if pods can no longer hold what they held; another ``StateError`` if the documents contradict
     themselves.

@@ -230,7 +230,7 @@ def read_machine_info(files: FileReader) -> MachineInfo:
 
 
 def count_sockets(files: FileReader) -> int:
-    """Return the number of sockets in ``/proc/cpuinfo``, else those of the CPUs; a CPU without one is on socket 0."""
+    """Return the number of sockets in ``/proc/cpuinfo``, else of the CPUs; a CPU without a socket is on socket 0."""
     if socket_ids := set(_SOCKET.findall(files.read("proc/cpuinfo") or "")):
         return len(socket_ids)
     online = _online(files)

@@ -158,7 +158,7 @@ class Observer:
         self._changed.set()
 
     async def check_machine(self) -> None:
-        """:class:`ForeignFilesError` if the kubelet's files are those of another machine."""
+        """:class:`ForeignFilesError` if the kubelet's files belong to another machine."""
         await self.reader.refresh()
         self._refresh = False
         try:

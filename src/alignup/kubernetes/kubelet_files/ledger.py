@@ -365,7 +365,7 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
 
 
 def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
-    """Return the state without empty blocks of types that the machine does not have: a kubelet rejects those."""
+    """Return the state without empty blocks of types that the machine does not have: a kubelet rejects such blocks."""
     types = {type_ for node in ledger.nodes.values() for type_ in node.tables}
     nodes = dict(ledger.nodes)
     blocks_of_containers: dict[str, dict[str, tuple[Block, ...]]] = {}
