@@ -62,7 +62,7 @@ class Settings:
     fit_check: bool = True  #: whether a pod must also fit the host as a whole
     max_pods: int = 110
     pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
-    #: copy those defects of the kubelet that its recorded answers depend on (``docs/why/differences.md``)
+    #: copy the defects of the kubelet that its recorded answers depend on (``docs/why/differences.md``)
     kubelet_faults: bool = False
 
     def __post_init__(self) -> None:
@@ -360,7 +360,7 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     )
 
 
-_UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
+_UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; the capacity of disks is always unknown
 
 
 def _reserved_by_node(settings: Settings, view: KubeletView) -> Mapping[int, Mapping[str, int]]:

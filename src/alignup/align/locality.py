@@ -114,7 +114,7 @@ class DeviceConnection:
 class Nearness(NamedTuple):
     """How near two devices are; the nearest is the least."""
 
-    rank: tuple[int, int]  #: -1 and minus the number of links, or that of the level
+    rank: tuple[int, int]  #: -1 and minus the number of links, or the rank of the level
     name: str  #: NV2, PIX, …
 
     @property

@@ -218,7 +218,7 @@ class KubeletView:
     num_cpus: int
     num_cores: int
     num_sockets: int
-    nodes: tuple[NumaNode, ...]  #: ascending, including those without CPUs
+    nodes: tuple[NumaNode, ...]  #: ascending, including nodes without CPUs
     distances: Distances | None = None
     all_nodes: NodeSet = field(init=False, compare=False, repr=False)  #: what a merge without result falls back to
     all_cpus: CpuSet = field(init=False, compare=False, repr=False)

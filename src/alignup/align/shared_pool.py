@@ -48,7 +48,7 @@ class SharedPool:
 
     machine: Machine
     cpus: CpuSet
-    memory: Mapping[int, int] = field(default_factory=dict)  #: by node; empty: that of the machine
+    memory: Mapping[int, int] = field(default_factory=dict)  #: by node; empty: the memory of the machine
 
     @cached_property
     def node_cpus(self) -> dict[int, CpuSet]:

@@ -104,7 +104,7 @@ class FailureError(InputError):
 class Session:
     debug: bool = False
     advice: str = ""  #: printed below an error in the input
-    failure_code: int = 0  #: exit code of every failure; 0: that of the error
+    failure_code: int = 0  #: exit code of every failure; 0: the exit code of the error
     ignore_unknown_fields: bool = False  #: of manifests
 
 

@@ -59,7 +59,7 @@ class PlanQuestion(NamedTuple):
     limits: str  #: what is not known about the cluster, as a sentence; empty: nothing
     workloads: tuple[Workload, ...] = ()
     pods: tuple[ApiPod, ...] = ()  #: of the API server
-    waiting: tuple[WaitingPods, ...] = ()  #: of a simulation, or those that a Plan object makes room for
+    waiting: tuple[WaitingPods, ...] = ()  #: of a simulation, or pods that a Plan object makes room for
     short_name: str = "defragment"  #: begins the name of the Plan object
 
 

@@ -259,7 +259,7 @@ class _Reader:
                 hugepages=self.hugepages(f"{here}/hugepages"),
                 distances=self._distances(f"{here}/distance"),
             )
-            # If a recording lost the links, those it lists.
+            # If a recording lost the links, the CPUs it lists.
             listed_cpus = self._present & (read_listed_cpus(self._files, number) or 0)
             cpus = read_linked_cpus(self._files, number) or bits.members(listed_cpus)
             nodes.append(self._with_cores(node, sorted(cpus, key=str)))

@@ -479,7 +479,7 @@ def _holds_something(listed_pod: ListedPod) -> bool:
 
 
 # The devices of a host: their topology and health from PodResources, and who holds them from the state file.
-# PodResources lists the healthy devices. The file has those that were healthy when it was written, maybe before the
+# PodResources lists the healthy devices. The file has devices that were healthy when it was written, maybe before the
 # kubelet was restarted. A device that only the file has cannot be allocated before its plugin registers again.
 
 

@@ -55,7 +55,7 @@ class Confirmed:
     """A predicted pod that a report contains."""
 
     uid: str
-    difference: str  #: between what it got and what was predicted; empty: the same, or devices like those predicted
+    difference: str  #: between what the pod got and what was predicted; empty: the same, or equal devices
     causes: tuple[Cause, ...]  #: what happened since the prediction
 
     @property
@@ -465,7 +465,7 @@ class Cluster:
         rest = [by_uid[pod.uid] for pod in answer.rest]
         at_least = 1 if rest and answer.proved else 0
         plan = planner.plan(rest, answer.bindings, at_least=at_least)
-        if not plan.feasible and answer.bindings:  # those that fit may be in the way of the others
+        if not plan.feasible and answer.bindings:  # members that fit may be in the way of the others
             placed_pods = [by_uid[binding.pod.uid] for binding in answer.bindings]
             again = planner.plan([*rest, *placed_pods], at_least=at_least)
             plan = again if again.feasible else plan

@@ -38,7 +38,7 @@ class GangBinding(NamedTuple):
 class GangAnswer:
     """Where the members of a gang go: all members, or the largest part that was found."""
 
-    bindings: tuple[GangBinding, ...]  #: in the order in which those on one host must be bound
+    bindings: tuple[GangBinding, ...]  #: in the order in which pods on one host must be bound
     rest: tuple[Pod, ...] = ()  #: members that fit nowhere beside these
     verdicts: Mapping[str, Feasibility] = field(default_factory=dict)  #: by uid of the rest, of eligible hosts
     proved: bool = True  #: whether certainly no larger part fits; ``False``: none was found within ``steps``

@@ -90,7 +90,7 @@ def find_hosts(
         if record.name not in used_by_some:
             continue
         admitted_pods: dict[str, Pod] = {}
-        refused_shapes: set[int] = set()  #: shapes that do not fit beside those that the host has by now
+        refused_shapes: set[int] = set()  #: shapes that do not fit beside the pods that the host has by now
         candidates = {uid: entry for uid, entry in waiting_pods.items() if record.name in usable[uid]}
         after = record.model.without(record.ledger, record.ledger.pods)
         for uid, (pod, shape) in candidates.items():

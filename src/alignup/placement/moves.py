@@ -60,7 +60,7 @@ class RunningPod:
     hosts: Collection[str] | None = None  #: that its replacement can be scheduled to; ``None``: all
     age: int = 0  #: in seconds
     terminating: bool = False
-    controllers: frozenset[str] = frozenset()  #: uids of those that create it again
+    controllers: frozenset[str] = frozenset()  #: uids of controllers that create the pod again
     scheduler: str = ""
 
 

@@ -26,7 +26,7 @@ class WaitQueue(Generic[Kind, Item]):
     """Waiting items by uid; the lowest order is first, and of equal orders the one that arrived first."""
 
     def __init__(self) -> None:
-        self.blocked: set[Kind] = set()  #: kinds that are not tried; also those of which nothing waits
+        self.blocked: set[Kind] = set()  #: kinds that are not tried; also kinds of which nothing waits
         self._entries: dict[str, Entry] = {}
         self._kinds: dict[Kind, list[Entry]] = {}  #: sorted; none of them is empty
         self._arrivals = 0

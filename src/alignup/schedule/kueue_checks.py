@@ -282,7 +282,7 @@ class AdmissionChecks:
         labels, annotations = template.metadata.labels, template.metadata.annotations
         meta = ObjectMeta(name=name, namespace=metadata.namespace, labels=labels, annotations=annotations)
         spec = msgspec.structs.replace(template.spec, node_name="")
-        pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # those of a template are not applied yet
+        pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # a template has no defaults yet
         pod = self._live.claims.objects.with_class_resources(pod)
         check_pod(replace(pod, uid=metadata.uid))
         return pod

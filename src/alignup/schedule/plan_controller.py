@@ -95,7 +95,7 @@ class PlanController:
         self._wake = asyncio.Event()
         self._running = False
         self._active: Plan | None = None  #: as it was read or written last
-        self._written: list[PlanStatus] = []  #: those that the active plan may have by us
+        self._written: list[PlanStatus] = []  #: statuses that the active plan may have from us
         self._pending: instructions.WritePlan | None = None  #: the status that is to be written next
         self._writing = False
         self._ended: set[str] = set()  #: uids of plans that are over, although the watch may not show it yet

@@ -41,14 +41,14 @@ class DeviceInventory:
 
     devices: tuple[Device, ...]  #: in natural order of their unique ids
     machine: NodeSet  #: the NUMA nodes of the machine
-    hints_all_nodes: bool = False  #: whether hints name all of them, not only those with devices
+    hints_all_nodes: bool = False  #: whether hints name all nodes, not only nodes with devices
     preferred_allocation: bool = False  #: whether the plugin supports GetPreferredAllocation
     registered: bool = True  #: ``False``: the plugin is gone for so long that the resource is removed
     remembered: bool = False  #: after a restart, until the plugin is back: only the held devices are known
     indexes: Mapping[str, int] = field(init=False, compare=False)  #: id → index, in the order of ``devices``
     healthy: DeviceSet = field(init=False, compare=False)
-    with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, even without nodes
-    placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes
+    with_topology: DeviceSet = field(init=False, compare=False)  #: devices with topology, even without nodes
+    placed: DeviceSet = field(init=False, compare=False)  #: devices on any node, including unknown nodes
     groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on exactly these
     weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
     nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints

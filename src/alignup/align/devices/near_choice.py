@@ -28,7 +28,7 @@ from alignup.align.devices.hints import natural_sort_key
 from alignup.align.locality import DeviceKind, Level, Locality
 from alignup.align.machine import Machine
 
-MAX_STEPS = 25_000  #: to visit the sets of one kind: those of 8 of 16 different devices take 24,310
+MAX_STEPS = 25_000  #: to visit the sets of one kind: sets of 8 of 16 different devices take 24,310
 MAX_PAIRS = 30_000  #: of sets of two kinds
 _MAX_STARTS = 8  #: devices that a choice one by one begins with, unless there are demands
 _UNKNOWN = (len(Level), 0)  #: the rank of two devices if the machine cannot say how near they are
@@ -51,7 +51,7 @@ class NearRequest(NamedTuple):
     resource: str
     option: Option  #: the pools to choose from
     every: tuple[str, ...]  #: all devices of the resource
-    free: Collection[str | None]  #: those that are healthy, and that no container holds
+    free: Collection[str | None]  #: healthy devices that no container holds
 
 
 class NearDevices(NamedTuple):

@@ -206,7 +206,7 @@ def _disagreeing(resources: Sequence[ResourceHints]) -> tuple[str, ...]:
         hidden |= more
     if not all(preferred.values()):
         return ()
-    for name in () if hidden else tuple(preferred):  # leave out those that prefer what all others prefer
+    for name in () if hidden else tuple(preferred):  # leave out resources that prefer what all others prefer
         others = [masks for other, masks in preferred.items() if other != name]
         if others and not set.intersection(*others):
             del preferred[name]

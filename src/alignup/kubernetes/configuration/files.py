@@ -46,7 +46,7 @@ from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
 
 SUFFIX = ".conf"
-MAX_FILES = 10_000  #: in a directory of drop-ins, also those that are not read
+MAX_FILES = 10_000  #: in a directory of drop-ins, also files that are not read
 
 _TYPE = {"apiVersion": VERSION, "kind": KIND}
 _FOLDED = {name.lower(): name for name in FIELDS}

@@ -27,7 +27,7 @@ from alignup.placement.verdict import Verdict, VerdictKind
 
 SURE = 4  #: nodes, if it is computed that they have devices
 UNSURE = 64  #: nodes, if only the scheduler can tell
-JUDGED = 16  #: of which the best are taken, those first where devices can be beside the CPUs
+JUDGED = 16  #: nodes, of which the best are taken, first the nodes where devices can be beside the CPUs
 MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
 SETTLE_SECONDS = 10.0  #: after which a bound pod has its devices, although no watch has shown it
 WAITS = "waits until the claims of an earlier pod have devices"
@@ -186,7 +186,7 @@ class GatedClaims:
         self._waiting: dict[str, tuple[Pod, tuple[str, ...]]] = {}  #: released pods by uid, and their nodes
         self._open_nodes: Counter[str] = Counter()  #: how many of these pods a node may get
         self._open_claims: Counter[tuple[str, str]] = Counter()  #: how many have a claim, by namespace and name
-        self._bound: dict[str, tuple[Pod, str, float]] = {}  #: those that are bound, their node, and since when
+        self._bound: dict[str, tuple[Pod, str, float]] = {}  #: bound pods, their node, and since when
 
     @property
     def waiting(self) -> Collection[str]:

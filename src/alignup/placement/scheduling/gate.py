@@ -123,7 +123,7 @@ class Gate:
         self._ready: dict[GroupKey, dict[str, PodFacts]] = {}  #: pods of groups that have no gate but ours, by uid
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
-        self._failures: dict[str, int] = {}  #: uid, of a gang that of its first pod → failures in a row
+        self._failures: dict[str, int] = {}  #: uid of a pod, or of the first pod of a gang → failures in a row
         self._paused: dict[str, tuple[int, float]] = {}  #: namespace → failures in a row, and when to look there again
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
 

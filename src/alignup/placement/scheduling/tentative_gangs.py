@@ -75,9 +75,9 @@ class TentativeGang:
     considered: int = 0  #: nodes in the last question
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
-    bound: set[str] = field(default_factory=set)  #: those whose binding is written, or is being written
-    unknown: set[str] = field(default_factory=set)  #: those whose binding may be written or not
-    uncertain: set[str] = field(default_factory=set)  #: those that may be placed elsewhere on their nodes
+    bound: set[str] = field(default_factory=set)  #: pods whose binding is written, or is being written
+    unknown: set[str] = field(default_factory=set)  #: pods whose binding may be written or not
+    uncertain: set[str] = field(default_factory=set)  #: pods that may be placed elsewhere on their nodes
 
     @property
     def started(self) -> bool:

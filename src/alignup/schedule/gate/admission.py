@@ -37,7 +37,7 @@ OUR_ANNOTATIONS = f"{GROUP}/"  #: how annotations begin that only controllers wr
 OPT_IN, OPT_OUT = "enabled", "disabled"  #: its values; a pod can opt out of what its namespace has chosen
 REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
 MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB
-SCHEDULERS = frozenset({DEFAULT_SCHEDULER})  #: those that pods are released to, unless others are configured
+SCHEDULERS = frozenset({DEFAULT_SCHEDULER})  #: schedulers that pods are released to, unless others are configured
 _SECONDS = 10.0  #: for a review to arrive
 
 
@@ -136,7 +136,7 @@ def answer_review(
     count(outcome)
     response = ReviewResponse(uid=request.uid, allowed=True)
     if outcome is ReviewOutcome.GATED and pod is not None:
-        first = not pod.spec.scheduling_gates  # else the gate comes after those that the pod has
+        first = not pod.spec.scheduling_gates  # else the gate comes after the gates that the pod has
         path, value = "/spec/schedulingGates" + ("" if first else "/-"), {"name": GATE}
         patch = encode([{"op": "add", "path": path, "value": [value] if first else value}])
         response = ReviewResponse(uid=request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
