@@ -326,10 +326,10 @@ class Host(Pictured):
         wrong = sorted({device.resource for device in devices} - {resource})
         if wrong:
             raise StateError(f"devices of {', '.join(wrong)} were reported as {resource}")
-        updated = self.ledger.devices.announce(
+        device_ledger = self.ledger.devices.announce(
             resource, devices, preferred_allocation=resource in self.settings.preferred_allocation
         )
-        self.ledger = replace(self.ledger, devices=updated)
+        self.ledger = replace(self.ledger, devices=device_ledger)
 
 
 def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:

@@ -239,10 +239,10 @@ def _whole_by_size(
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
     """Return the *groups* (in the order of their ids) that overlap *within*, groups with fewest free CPUs first."""
-    touched = [group for group in groups if group & within]
-    if len(touched) > 1:
-        touched.sort(key=lambda group: (group & free).bit_count())
-    return touched
+    touched_groups = [group for group in groups if group & within]
+    if len(touched_groups) > 1:
+        touched_groups.sort(key=lambda group: (group & free).bit_count())
+    return touched_groups
 
 
 def _take_whole(

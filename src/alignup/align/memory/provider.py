@@ -211,8 +211,8 @@ def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSe
 
 
 def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block, ...]:
-    ordered = sorted(sizes.items()) if len(sizes) > 1 else sizes.items()
-    return tuple([Block(nodes, type_, size) for type_, size in ordered if size > 0 or zeros])
+    ordered_sizes = sorted(sizes.items()) if len(sizes) > 1 else sizes.items()
+    return tuple([Block(nodes, type_, size) for type_, size in ordered_sizes if size > 0 or zeros])
 
 
 def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
