@@ -151,7 +151,7 @@ class Cluster:
             for uid in unobserved:
                 self._remember(uid, PodStage.TERMINATING)
         ledger_before = record.ledger
-        replaced = record.replace_report(model, report, self._stages)
+        replaced_report = record.replace_report(model, report, self._stages)
         self._lists += bool(early)
         for pod in early.values():
             if pod.uid not in report.ledger.pods:
@@ -159,8 +159,8 @@ class Cluster:
                 self._hosts[pod.uid] = name
                 if pod.uid in self._stages:
                     record.observe_stage(pod.uid, self._stages[pod.uid])
-        results = tuple(self._compare(record, replaced, ledger_before))
-        for binding in (*replaced.confirmed, *replaced.skipped):
+        results = tuple(self._compare(record, replaced_report, ledger_before))
+        for binding in (*replaced_report.confirmed, *replaced_report.skipped):
             self._hosts.pop(binding.uid, None)
         self._verdicts.touch(name)
         return results
@@ -436,8 +436,8 @@ class Cluster:
             for host in names
             if (verdict := verdicts[host]).admits and verdict.score is not None
         ]
-        ordered = sorted(scored) if limit is None else heapq.nsmallest(limit, scored)
-        return [RankedHost(host, score) for _, host, score in ordered]
+        best_first = sorted(scored) if limit is None else heapq.nsmallest(limit, scored)
+        return [RankedHost(host, score) for _, host, score in best_first]
 
     def victims(
         self,
@@ -573,15 +573,15 @@ class Cluster:
         ]
         return rejected_after_ends(binding.pod, record.model, binding.ledger, ended_uids)
 
-    def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:
+    def _compare(self, record: HostRecord, replaced_report: Replaced, before: Ledger) -> Iterator[Confirmed]:
         """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""
-        for position, binding in enumerate(replaced.confirmed):
+        for position, binding in enumerate(replaced_report.confirmed):
             if binding.foreign:
                 continue
             difference = placement_difference(binding.verdict, binding.uid, record.model, record.ledger)
             causes = [cause for cause in Cause if cause in binding.causes]
             if difference and not causes:
-                earlier = [confirmed.pod for confirmed in replaced.confirmed[:position]]
+                earlier = [confirmed.pod for confirmed in replaced_report.confirmed[:position]]
                 if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
                 elif binding.steered:

@@ -628,11 +628,11 @@ class Planner:
             reasons.append(f"{sets} would make room, but the pods fit nowhere else")
         if self._limited:
             reasons.append("not everything was tried within the budget")
-        protected = Counter(
+        protected_counts = Counter(
             running.protected for running in self._rules.pods.values() if running.protected and running.host in names
         )
-        if protected:
-            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
+        if protected_counts:
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(protected_counts.items()))
             reasons.append(f"pods that are never evicted: {counts}")
         return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
 

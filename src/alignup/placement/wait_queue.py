@@ -52,10 +52,10 @@ class WaitQueue(Generic[Kind, Item]):
 
     def put(self, uid: str, item: Item, *, kind: Kind, order: tuple[Any, ...] = ()) -> None:
         """Add an item, or replace the one with this uid, whose time of arrival stays."""
-        replaced = self._pop(uid)
-        if replaced is None:
+        replaced_entry = self._pop(uid)
+        if replaced_entry is None:
             self._arrivals += 1
-        arrival = self._arrivals if replaced is None else replaced.arrival
+        arrival = self._arrivals if replaced_entry is None else replaced_entry.arrival
         entry = self._entries[uid] = Entry(order, arrival, uid, kind, item)
         insort(self._kinds.setdefault(kind, []), entry)
 

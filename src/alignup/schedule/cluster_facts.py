@@ -151,7 +151,7 @@ class LiveFacts:
             return {}
         excludes = self._live.node_filter.excludes
         reasons = {node.metadata.name: excludes(node, pod.spec) for node in self._live.nodes.objects.values()}
-        return {name: excluded[0] for name, excluded in reasons.items() if excluded}
+        return {name: exclusion_reasons[0] for name, exclusion_reasons in reasons.items() if exclusion_reasons}
 
     def insufficient(self, node: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> Collection[str]:
         try:

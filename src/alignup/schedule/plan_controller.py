@@ -214,8 +214,8 @@ class PlanController:
 
     def _order(self, plan: Plan) -> PlanOrder:
         timing = self._client.timing
-        created = seconds_of(plan.metadata.creation_timestamp)
-        seconds_left = created + plan.spec.deadline_seconds - timing.time_of_day()
+        creation = seconds_of(plan.metadata.creation_timestamp)
+        seconds_left = creation + plan.spec.deadline_seconds - timing.time_of_day()
         return PlanOrder(
             uid=plan.metadata.uid,
             name=plan.metadata.name,
@@ -251,12 +251,12 @@ class PlanController:
         """Return what concerns the pods of a plan, and the pods that are disrupted together with these."""
         uids = {step.pod.uid for step in plan.spec.steps} | {step.pod for step in plan.status.steps if step.pod}
         uids |= {step.placed for step in self._progress(plan) if step.placed}
-        planned = [pod for pod in facts.pods if pod.metadata.uid in uids]
-        groups = {key for pod in planned if (key := group_of(pod)) is not None}
+        planned_pods = [pod for pod in facts.pods if pod.metadata.uid in uids]
+        groups = {key for pod in planned_pods if (key := group_of(pod)) is not None}
         related = [pod for pod in facts.pods if pod.metadata.uid in uids or group_of(pod) in groups]
         admissions = [step for step in plan.spec.steps if step.action is StepAction.ADMIT]
         admitted_uids = {step.pod.uid for step in admissions if not step.replacement}
-        priorities = [pod.spec.priority or 0 for pod in planned if pod.metadata.uid in admitted_uids]
+        priorities = [pod.spec.priority or 0 for pod in planned_pods if pod.metadata.uid in admitted_uids]
         rules = EvictionRules(
             exempt=plan.spec.exempt,
             allow_preemption=plan.spec.allow_preemption and bool(priorities),
@@ -265,12 +265,12 @@ class PlanController:
         nodes = {node.metadata.name: node for node in self._live.nodes.objects.values()}
         view = ClusterView(nodes=nodes, cluster=self._live.cluster, reports={}, unknown={}, doubts={}, stale={})
         planned_nodes = {step.node for step in plan.spec.steps}
-        selected = replace(facts, pods=related)
+        selected_facts = replace(facts, pods=related)
         running = [
             replace(pod, hosts=frozenset(planned_nodes.intersection(pod.hosts or ())))
-            for pod in running_pods(view, selected, rules, priority=min(priorities, default=0))
+            for pod in running_pods(view, selected_facts, rules, priority=min(priorities, default=0))
         ]
-        self._evicted = {pod.metadata.uid: pod for pod in planned}
+        self._evicted = {pod.metadata.uid: pod for pod in planned_pods}
         return events.PlanFactsRead(plan.metadata.uid, tuple(running), _waiting_pods(running, facts.pods))
 
     def _progress(self, plan: Plan) -> Sequence[StepProgress]:

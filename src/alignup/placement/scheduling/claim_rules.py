@@ -276,7 +276,7 @@ class GatedClaims:
 
     def check(self, now: float) -> list[SettledClaims]:
         """Forget bound pods whose claims have devices."""
-        settled = []
+        all_settled = []
         for uid, (pod, node, since) in tuple(self._bound.items()):
             claims_known = self._facts.claims_known
             if now - since < SETTLE_SECONDS and claims_known and self._facts.claims_open(pod):
@@ -287,8 +287,8 @@ class GatedClaims:
                     claim_alignment = alignment(self._facts.explain_claims(pod, node))
                 except AlignError:
                     claim_alignment = ClaimAlignment.UNKNOWN
-            settled += [settled_claims._replace(alignment=claim_alignment) for settled_claims in self.forget(uid)]
-        return settled
+            all_settled += [settled_claims._replace(alignment=claim_alignment) for settled_claims in self.forget(uid)]
+        return all_settled
 
     def forget(self, uid: str) -> list[SettledClaims]:
         """Forget a pod that is gone or was not bound."""

@@ -283,9 +283,9 @@ class Gate:
         if namespace is not None:  # nodes without devices for its pods were left out
             self.queue.rank_again(lambda pod_class: pod_class.namespace == namespace and pod_class.pod.uses_claims)
 
-    def _settle(self, settled: Iterable[SettledClaims]) -> None:
+    def _settle(self, settled_claims: Iterable[SettledClaims]) -> None:
         """Try pods with claims again on nodes where claims of an earlier pod have devices now."""
-        for uid, nodes, alignment in settled:
+        for uid, nodes, alignment in settled_claims:
             self.queue.nodes_changed(nodes)
             if alignment is not None:
                 self._turn.emit(Report("claims settled", uid, details={"alignment": alignment}))
@@ -402,10 +402,10 @@ class Gate:
 
     def _candidates(self, waiting_pod: PodFacts, pod_class: PodClass) -> Iterator[str]:
         """Yield the nodes that may be chosen, the best first, and then the nodes that the pod should avoid."""
-        avoided = self._avoided.of(waiting_pod, now=self._turn.now)
+        avoided_nodes = self._avoided.of(waiting_pod, now=self._turn.now)
         last: list[str] = []
         for name in self.queue.candidates(pod_class, self._rank):
-            if name in avoided:
+            if name in avoided_nodes:
                 last.append(name)
             elif self._may_choose(waiting_pod, pod_class, name):
                 yield name

@@ -183,14 +183,14 @@ def webhook_app(answers: Mapping[str, Callable[[bytes], bytes]]) -> Starlette:
     async def review(request: Request, answer: Callable[[bytes], bytes]) -> Response:
         try:
             body = await receive_body(request, limit=MAX_REVIEW_BYTES, seconds=_SECONDS, types=(JSON,), expected=JSON)
-            answered = answer(body)
+            response_body = answer(body)
         except ParseError as error:
             return PlainTextResponse(f"not a review: {error}\n", status_code=400)
         except ProblemError as problem:
             return problem.response()
         with suppress(ProblemError):  # too many; this review has its answer
             count_authenticated(request)  # the API server keeps its connections open
-        return Response(answered, media_type=JSON)
+        return Response(response_body, media_type=JSON)
 
     def route(path: str, answer: Callable[[bytes], bytes]) -> Route:
         async def endpoint(request: Request) -> Response:
