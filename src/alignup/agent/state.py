@@ -214,8 +214,10 @@ class AgentState:
             ((record, AdmissionStatus.ADMITTED, None) for record in self.admitted.values()),
             ((record, AdmissionStatus.WAITING, position) for position, record in enumerate(self.waiting, start=1)),
         )
-        selected = islice(pods, start, stop)
-        return tuple(build(PodView, record, status=status, position=position) for record, status, position in selected)
+        selected_pods = islice(pods, start, stop)
+        return tuple(
+            build(PodView, record, status=status, position=position) for record, status, position in selected_pods
+        )
 
     def all_records(self) -> Iterator[PodRecord]:
         return chain(self.admitted.values(), self.waiting)

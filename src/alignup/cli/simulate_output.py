@@ -188,8 +188,8 @@ def read_events(options: SimulateOptions, machine: Machine, gates: FeatureGates)
 def _file_events(loaded: LoadedWorkloads, files: tuple[str, ...], *, with_selectors: bool = False) -> Events:
     """Return all replicas of all workloads of *files*, arriving one after the other."""
     terminal.print_notes(loaded.warnings)
-    if finished := sum(workload.finished for workload in loaded.workloads):
-        terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
+    if finished_count := sum(workload.finished for workload in loaded.workloads):
+        terminal.print_notes((f"skipped {pluralize(finished_count, 'finished pod')}",))
     pods = [(pod, workload) for workload in loaded.workloads if not workload.finished for pod in workload.pods()]
     if not pods:
         raise InputError("no pods to simulate", place=Place(file=", ".join(files)), advice="Give files with workloads.")
