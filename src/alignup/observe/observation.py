@@ -509,8 +509,8 @@ def join_devices(sources: Sources) -> JoinedDevices:
     for resource, id_ in healthy:
         ready.setdefault(resource, []).append(id_)
     notes = []
-    for resource, registered in state.registered.items():
-        missing = sorted({*(registered or ())} - {*ready[resource]})
+    for resource, registered_ids in state.registered.items():
+        missing = sorted({*(registered_ids or ())} - {*ready[resource]})
         for id_ in missing:
             devices.setdefault((resource, id_), Device(resource, id_, None, healthy=False))
         if missing and ready[resource]:

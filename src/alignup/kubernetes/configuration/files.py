@@ -327,8 +327,8 @@ def merge_drop_ins(
 def _walk(directory: Path) -> Iterator[Path]:
     """Yield the files below *directory*, subdirectories in their place among them; links to directories are files."""
     with os.scandir(directory) as entries:
-        ordered = sorted(entries, key=lambda entry: os.fsencode(entry.name))
-    for entry in ordered:
+        ordered_entries = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    for entry in ordered_entries:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
         else:
