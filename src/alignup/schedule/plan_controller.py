@@ -171,26 +171,26 @@ class PlanController:
         """Begin with the oldest plan if none is active; return the seconds after which to look again."""
         plans = sorted(self.plans.objects.values(), key=_age_key)
         self._ended &= {plan.metadata.uid for plan in plans}
-        waiting = [plan for plan in plans if not plan.final and plan.metadata.uid not in self._ended]
-        waiting = [plan for plan in waiting if plan.metadata.deletion_timestamp is None]
+        waiting_plans = [plan for plan in plans if not plan.final and plan.metadata.uid not in self._ended]
+        waiting_plans = [plan for plan in waiting_plans if plan.metadata.deletion_timestamp is None]
         active = self._active
         if active is not None:
-            current = next((plan for plan in waiting if plan.metadata.uid == active.metadata.uid), None)
+            current = next((plan for plan in waiting_plans if plan.metadata.uid == active.metadata.uid), None)
             if current is None:
                 self._active = None
                 self._live.schedule(events.PlanCancelled(active.metadata.uid))
             else:
                 self._live.schedule(events.PlanPaused(current.metadata.uid, current.spec.paused))
         seconds = None
-        if self._active is None and waiting:
+        if self._active is None and waiting_plans:
             failures: list[StepFailure] = []
-            with self._live.guard.guarded(ServiceStep.PLAN, waiting[0].metadata.name, undo=failures.append):
-                seconds = await self._activate(waiting[0])
+            with self._live.guard.guarded(ServiceStep.PLAN, waiting_plans[0].metadata.name, undo=failures.append):
+                seconds = await self._activate(waiting_plans[0])
             for failure in failures:
-                await self._give_up(waiting[0], failure)
+                await self._give_up(waiting_plans[0], failure)
         if self._active is not None:
             name = self._active.metadata.name
-            for plan in waiting:
+            for plan in waiting_plans:
                 if plan.metadata.uid != self._active.metadata.uid:
                     await self._say_pending(plan, f"waits for the end of plan {name}")
         return seconds
@@ -409,12 +409,12 @@ def _age_key(plan: Plan) -> tuple[float, str]:
 
 def _waiting_pods(running: Collection[RunningPod], pods: Collection[PodWithVolumes]) -> dict[str, tuple[str, ...]]:
     """Return the pods without nodes of the controllers of *running*."""
-    waiting: dict[str, tuple[str, ...]] = {uid: () for pod in running for uid in sorted(pod.controllers)}
+    pods_by_controller: dict[str, tuple[str, ...]] = {uid: () for pod in running for uid in sorted(pod.controllers)}
     for pod in pods:
         if not pod.spec.node_name:
-            for uid in controller_uids(pod) & waiting.keys():
-                waiting[uid] = (*waiting[uid], pod.metadata.uid)
-    return waiting
+            for uid in controller_uids(pod) & pods_by_controller.keys():
+                pods_by_controller[uid] = (*pods_by_controller[uid], pod.metadata.uid)
+    return pods_by_controller
 
 
 def read_steps(plan: Plan) -> tuple[ActiveStep, ...]:
