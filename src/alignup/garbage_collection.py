@@ -9,7 +9,7 @@ import gc
 
 
 def set_for_short_command() -> None:
-    """Collect rarely: imports create many objects, and none of them is garbage."""
+    """Collect rarely: imports create many objects, and none of these objects is garbage."""
     gc.set_threshold(100_000)
 
 

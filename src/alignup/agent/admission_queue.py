@@ -88,7 +88,7 @@ class AdmissionQueue:
         self._saved = False  #: whether something was saved since ``when_idle`` was called
         self.start_pending: StartPending = lambda _: None  #: called with waiting pods that need their device plugins
         self._events: list[AgentEvent] = []  #: not dispatched yet
-        self._unrecorded: list[AgentEvent] = []  #: those of them that are not in the history yet
+        self._unrecorded: list[AgentEvent] = []  #: events that are not in the history yet
         self._save_error = "" if problems else "the state is not written yet"  #: empty: it is written
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._results: dict[asyncio.AbstractEventLoop, deque[_Job]] = {}  #: not yet with their callers

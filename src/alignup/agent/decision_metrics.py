@@ -131,7 +131,7 @@ class _Progress:
     attempted: tuple[Container, ...]  #: and the one that failed, which the *reached* providers tried to allocate
     failed: Container | None  #: the container that failed; ``None``: none, or the whole pod
     by: str | None  #: the provider that failed; ``None``: none, or the hints could not be merged
-    pod_level: bool  #: whether pod-level resources were allocated, not those of the containers
+    pod_level: bool  #: whether pod-level resources were allocated, not the resources of the containers
 
 
 def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Counter[SeriesKey]:

@@ -90,7 +90,7 @@ class DeviceAllocator:
         return self.plugins.status(resource).state is ResourceState.SERVED
 
     async def close(self) -> None:
-        """Cancel all tasks; nothing of them is durable, so nothing has happened."""
+        """Cancel all tasks; tasks store nothing, so nothing has happened."""
         self._closed = True
         tasks = (*(task for _, task in self._tasks.values()), *self._backoffs.values())
         for task in tasks:

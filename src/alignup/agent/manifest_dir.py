@@ -150,12 +150,12 @@ def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> tuple[tuple[str
             unchanged.add(record.pod.uid)
         else:
             added.append(manifest)
-    removed = [
+    removed_uids = [
         record.pod.uid
         for record in manifest_records
         if record.pod.uid not in unchanged and record.source not in scan.unknown
     ]
-    return tuple(removed), tuple(added)
+    return tuple(removed_uids), tuple(added)
 
 
 def _list_files(directory: Path) -> Iterator[tuple[str, Signature]]:

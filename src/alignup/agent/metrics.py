@@ -62,7 +62,7 @@ class Metrics:
         self._host = host
         self._waiting = waiting
         self._resources: set[str] = set()
-        self._first_host = host()  #: its providers are those of all later ones
+        self._first_host = host()  #: all later hosts have the same providers
         static = self._first_host.settings.cpus.policy == CpuPolicy.STATIC
         self._counters = CounterSet(
             {**decision_metrics.COUNTERS, **_COUNTERS}, initial=decision_metrics.initial_series(static=static)

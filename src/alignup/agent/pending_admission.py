@@ -143,7 +143,7 @@ def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
 
 
 def with_announced_devices(host: Host) -> Host:
-    """Return the host with the devices that plugins list now as those of its machine."""
+    """Return the host with the devices that plugins list now as the devices of its machine."""
     announced = tuple(
         device
         for _, inventory in sorted(host.ledger.devices.inventories.items())

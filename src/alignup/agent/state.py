@@ -209,13 +209,15 @@ class AgentState:
         return None
 
     def pod_views(self, start: int = 0, stop: int | None = None) -> tuple[PodView, ...]:
-        """Return all pods, or those from *start* to *stop*: admitted, then waiting ones."""
+        """Return all pods, or the pods from *start* to *stop*: admitted pods, then waiting pods."""
         pods = chain(
             ((record, AdmissionStatus.ADMITTED, None) for record in self.admitted.values()),
             ((record, AdmissionStatus.WAITING, position) for position, record in enumerate(self.waiting, start=1)),
         )
-        selected = islice(pods, start, stop)
-        return tuple(build(PodView, record, status=status, position=position) for record, status, position in selected)
+        selected_pods = islice(pods, start, stop)
+        return tuple(
+            build(PodView, record, status=status, position=position) for record, status, position in selected_pods
+        )
 
     def all_records(self) -> Iterator[PodRecord]:
         return chain(self.admitted.values(), self.waiting)

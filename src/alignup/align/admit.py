@@ -118,7 +118,7 @@ class _Admission:
         self.ledgers = ledger.by_provider()
         self.hints: dict[str, Hint] = {}
         self.steps: list[MergeStep] = []
-        #: whether the pod-level resources are allocated, not those of the containers
+        #: whether the pod-level resources are allocated, not the resources of the containers
         self.as_whole = rules.pod_level and pod.has_pod_level_resources
 
     def align(self) -> None:

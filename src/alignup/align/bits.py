@@ -162,7 +162,7 @@ def _escape(char: str) -> str:
 
 
 def parse_integer(text: str) -> int:
-    """Parse a 64-bit decimal integer; errors are those of Go's ``strconv.Atoi``."""
+    """Parse a 64-bit decimal integer, with the errors of Go's ``strconv.Atoi``."""
     if not _DECIMAL.fullmatch(text):
         raise ParseError(f"strconv.Atoi: parsing {quote(text)}: invalid syntax")
     # Twenty digits are out of range, and int() is slow for thousands of them.

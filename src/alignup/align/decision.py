@@ -38,7 +38,7 @@ class ResourceHints(NamedTuple):
     resource: str | None  #: ``None``: the container requests nothing from the provider
     request: int | None  #: CPUs, bytes or devices; ``None``: unknown
     free: Mapping[int, int] | None  #: free amount by NUMA node; ``None``: unknown
-    hints: Hints  #: all hints; read from a document, those in the document
+    hints: Hints  #: all hints; of a decision read from a document, the hints in it
     truncated: bool = False  #: whether the document this was read from omitted hints
 
     @property

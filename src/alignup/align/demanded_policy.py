@@ -223,7 +223,7 @@ def _prefers(hints: Hints, nodes: NodeSet) -> bool:
 
 
 def _node_sets(sites: Sequence[NodeSet]) -> list[NodeSet]:
-    """Return the sets of NUMA nodes that a placement can stand for; a device on several nodes is on one of them."""
+    """Return the sets of NUMA nodes that a placement can stand for; a device on several nodes counts on one node."""
     fixed_nodes = reduce(or_, (site for site in sites if site & site - 1 == 0), 0)
     sets = [fixed_nodes]
     for site in sites:

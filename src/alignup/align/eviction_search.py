@@ -58,7 +58,7 @@ class EvictionCost(NamedTuple):
 class EvictionUnit:
     """Pods that are evicted together or not at all, usually one."""
 
-    pods: tuple[str, ...]  #: uids, those on the host
+    pods: tuple[str, ...]  #: uids of pods on the host
     cost: EvictionCost  #: of all its pods, on other hosts as well
     holdings: Hashable = None  #: what they hold of what the pod needs; equal for equivalent units
     nodes: NodeSet = 0  #: where they hold it; 0 if unknown

@@ -179,7 +179,7 @@ class AmountFamily:
     need: int
     _: KW_ONLY
     preferred_width: int
-    required: NodeSet = 0  #: nodes every set must contain (those of the pod's reusable CPUs)
+    required: NodeSet = 0  #: nodes every set must contain: the nodes of the pod's reusable CPUs
     fixed_sets: tuple[NodeSet, ...] = ()
     sockets: tuple[NodeSet, ...] = ()
     preferred_sockets: int = 0

@@ -62,7 +62,7 @@ class Settings:
     fit_check: bool = True  #: whether a pod must also fit the host as a whole
     max_pods: int = 110
     pod_policy_annotations: bool = False  #: whether pods can choose policy and scope by annotation
-    #: copy those defects of the kubelet that its recorded answers depend on (``docs/why/differences.md``)
+    #: copy the defects of the kubelet that its recorded answers depend on (``docs/why/differences.md``)
     kubelet_faults: bool = False
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class Host(Pictured):
     def decide(
         self, pod: Pod, answers: PreferenceAnswers | None = None, *, chosen: tuple[NodeSet, ...] = ()
     ) -> Decision:
-        """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision.
+        """Decide on *pod*; *answers* are the answers to the ``preference_requests`` of an earlier decision.
 
         *chosen* are the NUMA nodes that the first merges choose, where that is random.
         """
@@ -326,10 +326,10 @@ class Host(Pictured):
         wrong = sorted({device.resource for device in devices} - {resource})
         if wrong:
             raise StateError(f"devices of {', '.join(wrong)} were reported as {resource}")
-        updated = self.ledger.devices.announce(
+        device_ledger = self.ledger.devices.announce(
             resource, devices, preferred_allocation=resource in self.settings.preferred_allocation
         )
-        self.ledger = replace(self.ledger, devices=updated)
+        self.ledger = replace(self.ledger, devices=device_ledger)
 
 
 def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
@@ -360,7 +360,7 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     )
 
 
-_UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
+_UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; the capacity of disks is always unknown
 
 
 def _reserved_by_node(settings: Settings, view: KubeletView) -> Mapping[int, Mapping[str, int]]:
@@ -395,7 +395,7 @@ def _type_error(machine: object, settings: object) -> TypeError:
 
 
 def _pod_type_error(pod: Pod) -> TypeError | None:
-    """Return an error about the first part of *pod* that has another type; ``None`` if all have theirs."""
+    """Return an error about the first part of *pod* with a wrong type; ``None`` if all types are right."""
 
     def mismatch(place: str, value: object, expected: type) -> TypeError | None:
         wrong = not isinstance(value, expected)

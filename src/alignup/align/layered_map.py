@@ -82,8 +82,8 @@ class LayeredMap(Mapping[Key, Value]):
             raise KeyError(key)
         layer = dict(self._layer)
         layer.pop(key, None)
-        removed = self._removed | {key} if key in self._base else self._removed
-        return _folded(LayeredMap(self._base, layer, removed, length=self._length - 1))
+        removed_keys = self._removed | {key} if key in self._base else self._removed
+        return _folded(LayeredMap(self._base, layer, removed_keys, length=self._length - 1))
 
     def to_dict(self) -> dict[Key, Value]:
         items = self._base.copy()
@@ -128,9 +128,9 @@ class LayeredMap(Mapping[Key, Value]):
 
     def __reversed__(self) -> Iterator[Key]:
         """Yield the newest keys first."""
-        base, removed = self._base, self._removed
-        added_keys = (key for key in reversed(self._layer) if key not in base or key in removed)
-        return chain(added_keys, (key for key in reversed(base) if key not in removed))
+        base, removed_keys = self._base, self._removed
+        added_keys = (key for key in reversed(self._layer) if key not in base or key in removed_keys)
+        return chain(added_keys, (key for key in reversed(base) if key not in removed_keys))
 
     def values(self) -> ValuesView[Value]:
         return _Values(self)

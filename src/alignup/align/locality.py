@@ -114,7 +114,7 @@ class DeviceConnection:
 class Nearness(NamedTuple):
     """How near two devices are; the nearest is the least."""
 
-    rank: tuple[int, int]  #: -1 and minus the number of links, or that of the level
+    rank: tuple[int, int]  #: -1 and minus the number of links, or the rank of the level
     name: str  #: NV2, PIX, …
 
     @property
@@ -151,7 +151,7 @@ class Locality:
         }
         self._one_node = len(machine.nodes) == 1 and bool(machine.cpus)  # devices alone may be on others, too
         self._all_cpus = bits.of(cpu.id for cpu in machine.cpus)
-        self._stated = {frozenset(stated.devices): stated.level for stated in machine.stated_levels}
+        self._stated = {frozenset(stated_level.devices): stated_level.level for stated_level in machine.stated_levels}
         self._links = machine.links
         self._direct: dict[tuple[str, str], dict[LinkKind, int]] = {}
         for link in machine.links:
@@ -294,8 +294,8 @@ class Locality:
         """Return the devices that links beside PCIe connect, directly or through others, in groups of two or more."""
         pairs = [(link.devices[0], other) for link in self._links for other in link.devices[1:]]
         linked = {address for pair in pairs for address in pair}
-        ordered = (*(address for address in self.pci if address in linked), *sorted(linked - self.pci.keys()))
-        return tuple(group for group in components(ordered, pairs) if len(group) > 1)
+        ordered_addresses = (*(address for address in self.pci if address in linked), *sorted(linked - self.pci.keys()))
+        return tuple(group for group in components(ordered_addresses, pairs) if len(group) > 1)
 
 
 def _below_common(a: Sequence[str], b: Sequence[str]) -> int | None:

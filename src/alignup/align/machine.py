@@ -218,7 +218,7 @@ class KubeletView:
     num_cpus: int
     num_cores: int
     num_sockets: int
-    nodes: tuple[NumaNode, ...]  #: ascending, including those without CPUs
+    nodes: tuple[NumaNode, ...]  #: ascending, including nodes without CPUs
     distances: Distances | None = None
     all_nodes: NodeSet = field(init=False, compare=False, repr=False)  #: what a merge without result falls back to
     all_cpus: CpuSet = field(init=False, compare=False, repr=False)
@@ -316,18 +316,18 @@ class Machine(Pictured):
 
     def without_cpus(self, cpus: CpuSet) -> Self:
         """Return this machine with *cpus* offline, for the hardware and for what cAdvisor reports."""
-        removed = cpus & bits.of(cpu.id for cpu in self.cpus)
-        if not removed:
+        removed_cpus = cpus & bits.of(cpu.id for cpu in self.cpus)
+        if not removed_cpus:
             return self
 
         def online(all_cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
-            return tuple(cpu for cpu in all_cpus if not removed >> cpu.id & 1)
+            return tuple(cpu for cpu in all_cpus if not removed_cpus >> cpu.id & 1)
 
         report = self.report
         if report is not None:
             online_cpus = online(report.cpus)
             report = replace(report, cpus=online_cpus, num_cpus=report.num_cpus - len(report.cpus) + len(online_cpus))
-        machine = replace(self, cpus=online(self.cpus), offline=self.offline | removed, report=report, devices=())
+        machine = replace(self, cpus=online(self.cpus), offline=self.offline | removed_cpus, report=report, devices=())
         return machine.with_reported(self.devices)
 
     def with_reported(self, devices: Iterable[Device]) -> Self:
@@ -473,9 +473,9 @@ def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
         if max(cpu.core, cpu.socket, cpu.cache or 0) >= MAX_NUMBER:
             yield f"CPU {cpu.id} has a core, socket or cache number above {MAX_NUMBER - 1}"
         sockets.setdefault(cpu.core, set()).add(cpu.socket)
-    for core, touched in sorted(sockets.items()):
-        if len(touched - {-1}) > 1:
-            yield f"core {core} is on sockets {', '.join(map(str, sorted(touched - {-1})))}, but a core has one socket"
+    for core, ids in sorted(sockets.items()):
+        if len(ids - {-1}) > 1:
+            yield f"core {core} is on sockets {', '.join(map(str, sorted(ids - {-1})))}, but a core has one socket"
 
 
 def _memory_problems(machine: Machine) -> Iterator[str]:

@@ -81,7 +81,7 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting_pods: Sequenc
     for provider, earlier, later in _changed_ledgers(host, before, after):
         # full-pcpus-only does not count siblings of reserved CPUs as free.
         strict = provider is host.cpus and host.cpus.options.full_pcpus_only
-        hidden = (host.cpus.reserved_cores & ~host.cpus.reserved).bit_count() if strict else 0
+        hidden_cores = (host.cpus.reserved_cores & ~host.cpus.reserved).bit_count() if strict else 0
         total: Counter[str] = Counter()
         on_node: Counter[tuple[str, int]] = Counter()
         free: dict[str, tuple[Need, Need]] = {}
@@ -92,10 +92,12 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting_pods: Sequenc
                 total[resource] += need.request
                 on_node.update({(resource, node): need.request for node in bits.members(nodes[pod.uid])})
         for resource, (was_free, now_free) in free.items():
-            if now_free.total < min(was_free.total, total[resource] + hidden):
+            if now_free.total < min(was_free.total, total[resource] + hidden_cores):
                 return True
             for node, amount in now_free.free.items():
-                if on_node[resource, node] and amount < min(was_free.free[node], on_node[resource, node] + hidden):
+                if on_node[resource, node] and amount < min(
+                    was_free.free[node], on_node[resource, node] + hidden_cores
+                ):
                     return True
     return False
 

@@ -1,4 +1,4 @@
-"""Policies, scopes and options of a command line in place of those in settings."""
+"""Policies, scopes and options of a command line, which replace the ones in settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -46,7 +46,7 @@ class ClaimRule(StrEnum):
 
     COUNTED = "counted"  #: like all others
     UNKNOWN_IGNORED = "unknown ignored"  #: resources unknown to the host are ignored, native ones too
-    ABSENT_IGNORED = "absent ignored"  #: so are those of which the host has 0
+    ABSENT_IGNORED = "absent ignored"  #: so are resources of which the host has 0
     CLAIMED_IGNORED = "claimed ignored"  #: exactly the requests that a claim serves are ignored
 
 

@@ -114,7 +114,7 @@ def _held(ledger: Ledger, uid: str) -> dict[str, object]:
 
 
 def compare_restarts(old: Restart, new: Restart, waiting: Iterable[Pod] = ()) -> tuple[PodChange, ...]:
-    """Return the changes of a *new* kubelet, with those marked that a restart of the *old* one brings as well.
+    """Return the changes of a *new* kubelet. Changes that a restart of the *old* kubelet brings as well are marked.
 
     Pods that are *waiting* are asked about afterwards, each alone.
     """

@@ -48,11 +48,11 @@ class SharedPool:
 
     machine: Machine
     cpus: CpuSet
-    memory: Mapping[int, int] = field(default_factory=dict)  #: by node; empty: that of the machine
+    memory: Mapping[int, int] = field(default_factory=dict)  #: by node; empty: the memory of the machine
 
     @cached_property
     def node_cpus(self) -> dict[int, CpuSet]:
-        """Return the CPUs by NUMA node, without nodes that have none; those in no node are left out."""
+        """Return the CPUs by NUMA node, without nodes that have no CPUs; CPUs in no node are left out."""
         grouped: dict[int, CpuSet] = {}
         for cpu in self.machine.cpus:
             if cpu.node is not None and self.cpus >> cpu.id & 1:
@@ -70,7 +70,7 @@ class SharedPool:
         return bits.of(self.node_cpus)
 
     def cpus_of(self, nodes: NodeSet) -> CpuSet:
-        """Return the shared CPUs of *nodes*; all of them, with those in no node, for all nodes."""
+        """Return the shared CPUs of *nodes*; for all nodes, all shared CPUs, with CPUs in no node."""
         return self.cpus if nodes == self.nodes else bits.union(self.node_cpus[node] for node in bits.members(nodes))
 
     @cached_property
@@ -93,14 +93,14 @@ def divide_pool(
 ) -> dict[str, PoolShare]:
     """Return the part of each pod by uid; *earlier* is the previous division. Nothing if the pool is empty."""
     earlier = earlier or {}
-    ordered = sorted(pods, key=lambda pod: (-pod.cpu, pod.uid))
+    ordered_pods = sorted(pods, key=lambda pod: (-pod.cpu, pod.uid))
     if not pool.cpus:
         return {}
     if not pool.nodes:  # CPUs in no node at all
-        return {pod.uid: PoolShare(0, pool.cpus, 0) for pod in ordered}
+        return {pod.uid: PoolShare(0, pool.cpus, 0) for pod in ordered_pods}
     division = _Division(pool)
     new = []
-    for pod in ordered:
+    for pod in ordered_pods:
         nodes_before = earlier[pod.uid].nodes & pool.nodes if pod.uid in earlier else 0
         if nodes := pod.pinned & pool.nodes or nodes_before:
             division.put(pod, nodes)
@@ -108,13 +108,14 @@ def divide_pool(
             new.append(pod)
     for pod in new:
         division.put(pod, division.best(pod)[1])
-    movable = [pod for pod in ordered if not pod.pinned & pool.nodes]
+    movable = [pod for pod in ordered_pods if not pod.pinned & pool.nodes]
     moved = 1
     while moved:  # it ends: every move makes the division strictly better
         moved = sum(division.improve(pod) for pod in movable)
-    memory = _memory_nodes(pool, ordered, division.placed, earlier)
+    memory = _memory_nodes(pool, ordered_pods, division.placed, earlier)
     return {
-        pod.uid: PoolShare(nodes := division.placed[pod.uid], pool.cpus_of(nodes), memory[pod.uid]) for pod in ordered
+        pod.uid: PoolShare(nodes := division.placed[pod.uid], pool.cpus_of(nodes), memory[pod.uid])
+        for pod in ordered_pods
     }
 
 

@@ -1,4 +1,4 @@
-"""Findings that are accepted: by a comment in the manifest, or by a baseline of those that were there before.
+"""Findings that are accepted: by a comment in the manifest, or by a baseline of earlier findings.
 
 A comment ``# alignup: ignore CODE, CODE`` anywhere in a YAML document holds for all workloads of that document.
 """

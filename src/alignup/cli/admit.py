@@ -44,10 +44,10 @@ def command(  # noqa: PLR0913 - options
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
-    workloads, skipped = inputs.read_workloads(files)
-    terminal.print_notes(skipped)
-    selected = inputs.select_workloads(workloads, files=files)
-    pods = [(workload, pod) for workload in selected for pod in workload.pods()]
+    workloads, skip_notes = inputs.read_workloads(files)
+    terminal.print_notes(skip_notes)
+    selected_workloads = inputs.select_workloads(workloads, files=files)
+    pods = [(workload, pod) for workload in selected_workloads for pod in workload.pods()]
     client = connect(agent)
     admissions = []
     for workload, pod in pods:

@@ -104,7 +104,7 @@ class FailureError(InputError):
 class Session:
     debug: bool = False
     advice: str = ""  #: printed below an error in the input
-    failure_code: int = 0  #: exit code of every failure; 0: that of the error
+    failure_code: int = 0  #: exit code of every failure; 0: the exit code of the error
     ignore_unknown_fields: bool = False  #: of manifests
 
 
@@ -127,7 +127,7 @@ class LazyGroup(click.Group):
 
 
 def commands_by_job() -> dict[str, list[str]]:
-    """Return the commands of each job; those of no job have the title ``More``."""
+    """Return the commands of each job; commands of no job have the title ``More``."""
     groups = {job: [name for name in names if name in COMMANDS] for job, names in JOBS.items()}
     more = [name for name in COMMANDS if not any(name in names for names in JOBS.values())]
     return groups | ({"More": more} if more else {})

@@ -114,7 +114,7 @@ def command(  # noqa: PLR0913 - options
 def _find(
     paths: Sequence[str], profiles: Sequence[NodeProfile], baseline: Collection[tuple[str, ...]]
 ) -> tuple[list[CheckFinding], int, int]:
-    """Return the findings, the number of workloads, and that of accepted findings."""
+    """Return the findings, the number of workloads, and the number of accepted findings."""
     check = TemplateCheck(profiles)
     findings: list[CheckFinding] = []
     checked = accepted = 0

@@ -272,9 +272,9 @@ def _node_row(summary: NodeSummary, *, wide: bool) -> list[str]:
 
 def _amounts(amounts: Amounts) -> str:
     """Amounts that can be requested: bytes are rounded down to MiB."""
-    ordered = sorted(amounts.items(), key=lambda item: (item[0] != CPU, item[0] != MEMORY, item[0]))
+    ordered_amounts = sorted(amounts.items(), key=lambda item: (item[0] != CPU, item[0] != MEMORY, item[0]))
     rounded_amounts = {
-        name: size - size % _MIB if name == MEMORY or is_hugepages(name) else size for name, size in ordered
+        name: size - size % _MIB if name == MEMORY or is_hugepages(name) else size for name, size in ordered_amounts
     }
     return ", ".join(sentences.format_amount(name, size) for name, size in rounded_amounts.items()) or "-"
 

@@ -63,7 +63,7 @@ def answer_plans(question: PlanQuestion, options: PlanOptions) -> PlanAnswer:
         plans = list(plan_all(question, options))
     return PlanAnswer(
         plans[0].plan.steps,
-        all(planned.plan.feasible for planned in plans),
+        all(planned_request.plan.feasible for planned_request in plans),
         plans_document(plans, question.limits),
         partial(print_plans, question.view, plans, question.limits),
     )
@@ -110,7 +110,7 @@ def _plan(
 
 
 def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) -> PlanAnswer:
-    """Let more pods like that of the first workload fit."""
+    """Let more pods like the pod of the first workload fit."""
     workload, view = question.workloads[0], question.view
     with inputs.input_errors(Place.at(workload.source)), terminal.waiting_message("Searching for moves"):
         (accepted_workload,) = accept_for(view.cluster, [workload])
@@ -130,7 +130,7 @@ def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) 
 
 
 def _print_defragmentation(question: PlanQuestion, result: Defragmentation) -> None:
-    """Print how many more pods like that of the first workload fit after moves."""
+    """Print how many more pods like the pod of the first workload fit after moves."""
     workload, limits = question.workloads[0], question.limits
     fitting = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
     if result.gains:
@@ -153,15 +153,19 @@ def _print_defragmentation(question: PlanQuestion, result: Defragmentation) -> N
 def print_plans(view: ClusterView, plans: Sequence[PlannedRequest], limits: str = "") -> None:
     """Print *plans*; *limits*: what is not known about the cluster, in a sentence."""
     lines: list[Line] = []
-    for planned in plans:
+    for planned_request in plans:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(view, planned, limits)
+        lines += _lines(view, planned_request, limits)
     terminal.print_lines(lines)
 
 
-def _lines(view: ClusterView, planned: PlannedRequest, limits: str) -> Iterator[Line]:
-    plan = planned.plan
-    title = planned.name if planned.pods == 1 else f"{planned.name} ({pluralize(planned.pods, 'pod')})"
+def _lines(view: ClusterView, planned_request: PlannedRequest, limits: str) -> Iterator[Line]:
+    plan = planned_request.plan
+    title = (
+        planned_request.name
+        if planned_request.pods == 1
+        else f"{planned_request.name} ({pluralize(planned_request.pods, 'pod')})"
+    )
     beyond = f". {limits}" if limits else ""
     if not plan.feasible:
         yield from paragraph(f"No plan for {title}{beyond}", style="warn")
@@ -200,7 +204,11 @@ def _capital(text: str) -> str:
 
 
 def plans_document(plans: Sequence[PlannedRequest], limits: str = "") -> dict[str, Any]:
-    return {"version": VERSION, "limits": limits, "plans": [_plan_document(planned) for planned in plans]}
+    return {
+        "version": VERSION,
+        "limits": limits,
+        "plans": [_plan_document(planned_request) for planned_request in plans],
+    }
 
 
 def _defragmentation_document(result: Defragmentation, limits: str) -> dict[str, Any]:
@@ -209,11 +217,11 @@ def _defragmentation_document(result: Defragmentation, limits: str) -> dict[str,
     return {"version": VERSION, "limits": limits, **facts_found, "steps": list(map(_step_document, result.steps))}
 
 
-def _plan_document(planned: PlannedRequest) -> dict[str, Any]:
-    plan = planned.plan
+def _plan_document(planned_request: PlannedRequest) -> dict[str, Any]:
+    plan = planned_request.plan
     return {
-        "name": planned.name,
-        "pods": planned.pods,
+        "name": planned_request.name,
+        "pods": planned_request.pods,
         "feasible": plan.feasible,
         "problem": plan.problem,
         "provedMinimal": plan.proved,

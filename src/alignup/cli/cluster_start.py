@@ -16,14 +16,14 @@ def explain_pods(
 ) -> None:
     version = pod_options.kubernetes_version
     notes = () if version is None else inputs.read_release(version)[1]
-    workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
+    workloads, skip_notes = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
     if pod_options.files:
         workloads = tuple(inputs.select_workloads(workloads, files=pod_options.files))
     with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
         view, pods, stored_workloads = cluster_client.ask(
             access, partial(cluster_reading.read_question, words=names, options=pod_options)
         )
-    terminal.print_notes(dict.fromkeys((*notes, *skipped, *view.notes, *cluster_output.doubt_notes(view))))
+    terminal.print_notes(dict.fromkeys((*notes, *skip_notes, *view.notes, *cluster_output.doubt_notes(view))))
     with terminal.waiting_message("Searching for changes that would admit it"):
         questions = list(cluster_output.ask_about_workloads(view, (*workloads, *stored_workloads), seconds=search))
         for pod, reports in pods:

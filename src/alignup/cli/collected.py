@@ -77,7 +77,7 @@ def _given(options: HostOptions) -> set[str]:
 
 
 def _check_parts(options: HostOptions, collection: Collection, file: str) -> None:
-    """Refuse to guess: an absent machine is not this one, and an absent state is not that of an empty node."""
+    """Refuse to guess: an absent machine is not this machine, and an absent state is not the state of an empty node."""
     option_names = _given(options)
     for title, option in missing_inputs(collection).items():
         if option not in option_names:

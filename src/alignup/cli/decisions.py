@@ -1,4 +1,4 @@
-"""``alignup decisions``: list the agent's decisions, or explain one of them."""
+"""``alignup decisions``: list the agent's decisions, or explain one decision."""
 
 import time
 

@@ -94,7 +94,7 @@ def option(metavar: str, help_text: str, default_text: str = "", *names: str, **
 
 
 def build_options(type_: type[Options], **given: Any) -> Options:
-    """Return options as a command has them that gets only those *given*."""
+    """Return the options of a command that gets only the *given* ones."""
     for field_ in fields(type_):  # type: ignore[arg-type]
         if field_.default is MISSING:
             none = () if field_.metadata.get("multiple") else False if field_.metadata.get("is_flag") else None

@@ -26,9 +26,9 @@ _PERMISSIONS = (
 
 
 def with_existing_pods(question: PlanQuestion, access: AccessOptions, options: PodOptions) -> PlanQuestion:
-    """Return the question about all pods together, with those that exist in place of workloads.
+    """Return the question about all pods together, with existing pods in place of workloads.
 
-    A manifest without a namespace means that of the context, as for kubectl.
+    A manifest without a namespace means the namespace of the context, as for kubectl.
     """
     facts = question.facts
     if not isinstance(facts, PlanFacts):

@@ -59,7 +59,7 @@ class PlanQuestion(NamedTuple):
     limits: str  #: what is not known about the cluster, as a sentence; empty: nothing
     workloads: tuple[Workload, ...] = ()
     pods: tuple[ApiPod, ...] = ()  #: of the API server
-    waiting: tuple[WaitingPods, ...] = ()  #: of a simulation, or those that a Plan object makes room for
+    waiting: tuple[WaitingPods, ...] = ()  #: of a simulation, or pods that a Plan object makes room for
     short_name: str = "defragment"  #: begins the name of the Plan object
 
 
@@ -67,7 +67,7 @@ def read_question(
     source: PlanSource, access: AccessOptions, options: PodOptions, names: Sequence[str], files: tuple[str, ...]
 ) -> PlanQuestion:
     """Return the question about pods with *names*, or about the workloads in *files*."""
-    workloads, skipped = inputs.read_workloads(files) if files else ((), ())
+    workloads, skip_notes = inputs.read_workloads(files) if files else ((), ())
     if files:
         workloads = tuple(inputs.select_workloads(workloads, files=files))
     if source.given:
@@ -75,13 +75,13 @@ def read_question(
             raise click.UsageError("-A and -l select pods of a live cluster.")
         question = _read_archives(source, options) if source.archives else _simulate(source, options)
         chosen_question = question._replace(pods=(), waiting=()) if files else _choose(question, source, names, options)
-        terminal.print_notes(dict.fromkeys((*skipped, *question.view.notes)))
+        terminal.print_notes(dict.fromkeys((*skip_notes, *question.view.notes)))
         return chosen_question._replace(workloads=workloads)
     with cluster_client.api_errors(PERMISSIONS), terminal.waiting_message("Reading the cluster"):
         view, facts, pods, stored_workloads = cluster_client.ask(
             access, partial(cluster_reading.read_plan_question, words=names, options=options)
         )
-    terminal.print_notes(dict.fromkeys((*skipped, *view.notes, *facts.notes)))
+    terminal.print_notes(dict.fromkeys((*skip_notes, *view.notes, *facts.notes)))
     return PlanQuestion(view, facts, "", (*workloads, *stored_workloads), tuple(pods))
 
 

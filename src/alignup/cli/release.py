@@ -26,10 +26,10 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], selection: AgentPodOp
     if not pods and selection.selector is None:
         raise click.UsageError("Give POD, or select pods with -l.")
     client = connect(agent)
-    selected = select_pods(pods, client.pods(), selection)
-    if not selected:
+    selected_pods = select_pods(pods, client.pods(), selection)
+    if not selected_pods:
         raise FailureError("no such pods found", advice="List the pods with 'alignup ps', with the same options.")
-    released = [client.delete(pod_path(pod["uid"]))["pod"] for pod in selected]
+    released = [client.delete(pod_path(pod["uid"]))["pod"] for pod in selected_pods]
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, {"released": released})
         return

@@ -201,7 +201,7 @@ def parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
         place = Place("--option", value=name)
         if name not in (option_names := (*TOPOLOGY_OPTIONS, *OPTION_STAGES)):
             raise InputError("there is no such option", place=place, advice=f"Choose from {', '.join(option_names)}.")
-        policy_option = TOPOLOGY_OPTIONS.get(name) or TopologyOption("")  # those of CPUs are true or false
+        policy_option = TOPOLOGY_OPTIONS.get(name) or TopologyOption("")  # options of CPUs are true or false
         try:
             policy_option.parse(name, options[name])
         except SettingsError as error:

@@ -188,8 +188,8 @@ def read_events(options: SimulateOptions, machine: Machine, gates: FeatureGates)
 def _file_events(loaded: LoadedWorkloads, files: tuple[str, ...], *, with_selectors: bool = False) -> Events:
     """Return all replicas of all workloads of *files*, arriving one after the other."""
     terminal.print_notes(loaded.warnings)
-    if finished := sum(workload.finished for workload in loaded.workloads):
-        terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
+    if finished_count := sum(workload.finished for workload in loaded.workloads):
+        terminal.print_notes((f"skipped {pluralize(finished_count, 'finished pod')}",))
     pods = [(pod, workload) for workload in loaded.workloads if not workload.finished for pod in workload.pods()]
     if not pods:
         raise InputError("no pods to simulate", place=Place(file=", ".join(files)), advice="Give files with workloads.")
@@ -519,7 +519,7 @@ def _newest_gates(groups: Sequence[HostGroup]) -> FeatureGates:
 
 
 def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
-    """Return the nodes like *host*, or those of a cluster file or openb; groups may have its configuration."""
+    """Return nodes like *host*, or nodes of a cluster file or of openb; groups may have its configuration."""
     if options.cluster is not None and options.nodes is not None:
         raise InputError("--cluster and --nodes exclude each other", advice="Omit one of them.")
     if options.nodes is not None:

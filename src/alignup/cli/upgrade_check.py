@@ -83,10 +83,10 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
     machine = inputs.read_machine(host.machine, host.devices)
     releases = [_read_present(options, host, machine), _read(options.to_version, "--to")]
     source = inputs.configuration_text(host.config, host.changes, config_dir=host.config_dir, release=releases[0])
-    workloads, skipped = inputs.read_workloads(host.pods, releases[0]) if host.pods else ((), ())
+    workloads, skip_notes = inputs.read_workloads(host.pods, releases[0]) if host.pods else ((), ())
     new_workloads, skipped_new = inputs.read_workloads(options.files, releases[0]) if options.files else ((), ())
     defaults = () if host.config or host.config_dir else (inputs.describe_defaults(host.changes),)
-    terminal.print_notes((*defaults, *source.notes, *skipped, *skipped_new))
+    terminal.print_notes((*defaults, *source.notes, *skip_notes, *skipped_new))
     if host.pods and host.state is None:
         raise InputError("--pods requires --kubelet-dir", advice="Add --kubelet-dir DIR.")
     running = sorted(

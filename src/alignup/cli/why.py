@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from alignup.align.claims.alignment import ExplainedClaim, HostClaims
 
 VERSION = 1  #: of the JSON document
-_MAX_DECISIONS = 16  #: of those that a kubelet may make at random
+_MAX_DECISIONS = 16  #: of the decisions that a kubelet may make at random
 REJECTED = FAILED
 _LINKS = "--machine examples/locality/machine.yaml --set topologyManagerPolicy=best-effort"
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --kubelet-dir examples/node/state"
@@ -174,7 +174,7 @@ def _write_page(host: Host, explanations: "Sequence[Explanation]", file: Path) -
 
 
 def _print_short(explanations: "Sequence[Explanation]", output: str) -> None:
-    """Print a line for each workload, or the names of those that are admitted."""
+    """Print a line for each workload, or the names of the admitted workloads."""
     if output == "name":
         for explanation in filter(attrgetter("admitted"), explanations):
             terminal.print_line(f"{explanation.workload.kind.lower()}/{explanation.workload.name}")

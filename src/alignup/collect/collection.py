@@ -82,9 +82,9 @@ def missing_inputs(collection: Collection) -> dict[str, str]:
 
 def write(path: Path, collection: Collection) -> None:
     """Write the archive to *path* as a whole, readable by its owner only; ``FileError``."""
-    packed = io.BytesIO()
+    packed_archive = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as compressed,
+        gzip.GzipFile(filename="", mode="wb", fileobj=packed_archive, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for name, content in {INDEX: encode(collection.index), **collection.parts}.items():
@@ -94,7 +94,7 @@ def write(path: Path, collection: Collection) -> None:
             archive.addfile(member, io.BytesIO(content))
     if path.is_file() and not path.is_symlink():
         path.chmod(0o600)  # a file that is replaced keeps its mode
-    atomic_files.write(path, packed.getvalue(), mode=0o600)
+    atomic_files.write(path, packed_archive.getvalue(), mode=0o600)
 
 
 def read(path: Path) -> Collection:

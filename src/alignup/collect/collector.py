@@ -199,7 +199,7 @@ async def collect(client: ApiClient, subject: Subject, *, report: Report) -> Col
 
 
 def pod_document(pod: ApiPod, *, with_status: bool = False) -> dict[str, Any]:
-    """Return the manifest of a pod with the fields that affect alignment; the uid is that of the kubelet."""
+    """Return the manifest of a pod with the fields that affect alignment, and with the uid that the kubelet uses."""
     document = to_builtins(convert(to_builtins(pod), PodObject))
     metadata, spec, status = (document.setdefault(name, {}) for name in ("metadata", "spec", "status"))
     metadata.pop("labels", None)
@@ -285,7 +285,7 @@ async def _read_events(client: ApiClient, subject: Subject, _report: Report) -> 
 
 
 async def _read_claims(client: ApiClient, subject: Subject, _report: Report) -> Parts:
-    """Read the claims of the pod, those that hold devices, and the devices of the node."""
+    """Read the claims of the pod, the claims that hold devices, and the devices of the node."""
     pod = subject.pod
     templates = {claim.resource_claim_template_name for claim in pod.spec.resource_claims}
     names = {claim.resource_claim_name for claim in pod.spec.resource_claims}

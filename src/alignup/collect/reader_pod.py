@@ -231,8 +231,8 @@ def read_log(log: bytes) -> dict[str, bytes]:
         tail = " ".join(lines[-3:])[-300:]
         raise SourceError(f"the log of the reader is incomplete: {tail or 'it is empty'}") from None
     try:
-        packed = base64.b64decode("".join(lines[begin + 1 : end]), validate=True)
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as compressed:
+        packed_log = base64.b64decode("".join(lines[begin + 1 : end]), validate=True)
+        with gzip.GzipFile(fileobj=io.BytesIO(packed_log)) as compressed:
             content = compressed.read(MAX_CONTENT + 1)
         if len(content) > MAX_CONTENT:
             raise SourceError(f"the log of the reader has more than {MAX_CONTENT >> 20} MiB")

@@ -99,15 +99,17 @@ def readable_prefix(text: bytes) -> JsonPrefix:
 def _broken_prefix(source: str, error: Exception) -> JsonPrefix:
     """Return the object up to *error*, but no parts of deep containers or of containers in lists."""
     limit = getattr(error, "pos", len(source))
-    position, opened, complete = 0, "", [(0, "{}")]
-    while (match := _TOKEN.match(source, position)) and match.end() <= limit and len(opened) <= _MAX_DEPTH:
+    position, open_brackets, complete = 0, "", [(0, "{}")]
+    while (match := _TOKEN.match(source, position)) and match.end() <= limit and len(open_brackets) <= _MAX_DEPTH:
         symbol, position = match[1], match.end()
-        opened = opened + symbol if symbol in "{[" else opened[:-1] if symbol in "}]" else opened
+        open_brackets = (
+            open_brackets + symbol if symbol in "{[" else open_brackets[:-1] if symbol in "}]" else open_brackets
+        )
         unfinished = position == len(source) and symbol[0] not in '{}[],:"'  # a number or a literal
-        if len(opened) <= _PARTIAL_DEPTH and "[" not in opened[:-1] and not unfinished:
-            complete.append((position, opened[::-1].translate(_CLOSING)))
+        if len(open_brackets) <= _PARTIAL_DEPTH and "[" not in open_brackets[:-1] and not unfinished:
+            complete.append((position, open_brackets[::-1].translate(_CLOSING)))
     rest = source[position:].lstrip()
-    in_string = match is None and rest.startswith('"') and _can_continue_with_string(source[:position], opened)
+    in_string = match is None and rest.startswith('"') and _can_continue_with_string(source[:position], open_brackets)
     in_number = match is not None and match[1][0] != '"' and match.start(1) < limit < match.end() == len(source)
     cut = position == len(source) or in_string or in_number
     for end, closing in reversed(complete):  # after a key, a colon or a comma it is not JSON
@@ -117,11 +119,11 @@ def _broken_prefix(source: str, error: Exception) -> JsonPrefix:
     return JsonPrefix(json.dumps(value) if isinstance(value, dict) else "{}", cut=cut)
 
 
-def _can_continue_with_string(source: str, opened: str) -> bool:
-    """Return whether a key or value may follow *source*, in which the brackets *opened* are not closed."""
+def _can_continue_with_string(source: str, open_brackets: str) -> bool:
+    """Return whether a key or value may follow *source*, in which *open_brackets* are not closed."""
     for text in ('""', '"":null'):
         with suppress(ValueError):
-            json.loads(source + text + opened[::-1].translate(_CLOSING))
+            json.loads(source + text + open_brackets[::-1].translate(_CLOSING))
             return True
     return False
 
@@ -208,7 +210,7 @@ def json_error(text: bytes) -> str:
 
 
 def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
-    """Return the readable entries of the device manager's file, and the number of the others; ignore its checksum."""
+    """Return the readable entries of the device manager's file, and how many are unreadable; ignore its checksum."""
     data = json.loads(readable_prefix(text).json).get("Data")
     data = data if isinstance(data, dict) else {}
     pod_entries, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")

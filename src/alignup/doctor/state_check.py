@@ -404,7 +404,7 @@ class _Kept(Generic[Held]):
     dropped: list[DroppedEntry] = field(default_factory=list)
 
     def keep(self, uid: str, containers: dict[str, Held], whole: Held | None) -> None:
-        """Keep what fits; the pod-level allocation *whole* is kept or dropped with those of all containers."""
+        """Keep what fits; the pod-level allocation *whole* is kept or dropped together with all containers."""
         if whole is None:
             for name, holding in containers.items():
                 if conflict := self.try_hold(uid, holding):

@@ -32,7 +32,7 @@ class UpgradeReport:
     new: Release
     findings: tuple[Finding, ...]  #: of the new kubelet, which the old one does not have
     shared: tuple[Finding, ...]  #: errors with which neither kubelet starts
-    pods: tuple[PodChange, ...] = ()  #: those that run, then those that wait
+    pods: tuple[PodChange, ...] = ()  #: pods that run, then pods that wait
     checked: int = 0  #: running pods; none if the new kubelet does not start
     waiting: int = 0  #: pods that wait and were asked about
     unchecked: tuple[str, ...] = ()  #: uids of pods that hold resources in the state files and are not listed

@@ -250,7 +250,7 @@ class OwnedBlock(NamedTuple):
 def restore_ledger(
     pods: Iterable[PodEntryDocument], residue: ResidueDocument, *, idle: Ledger, providers: Iterable[Provider[Any]] = ()
 ) -> Ledger:
-    """Return the ledger that holds *pods*; *providers* are those of the host.
+    """Return the ledger that holds *pods*; *providers* are the providers of the host.
 
     :class:`RestoreError` if pods can no longer hold what they held; another ``StateError`` if the documents contradict
     themselves.
@@ -559,14 +559,14 @@ def _restore_devices(
                         problem = f"{resource} {id_} of {entry.owner(container)} is also held by {owner.owner()}"
                         conflicts.append((entry.uid, problem))
     inventories = {}
-    for resource, registered in residue.resources.items():
+    for resource, registered_ids in residue.resources.items():
         if resource not in idle.inventories:
             devices = [
                 Device(resource, id_, nodes=owners[resource, id_].device_nodes.get((resource, id_)), healthy=False)
                 for id_ in dict.fromkeys(in_use.get(resource, ()))
             ]
             inventory = DeviceInventory.of(devices, machine=idle.nodes, hints_all_nodes=idle.hints_all_nodes)
-            inventories[resource] = replace(inventory, registered=registered, remembered=True)
+            inventories[resource] = replace(inventory, registered=registered_ids, remembered=True)
     inventories |= idle.inventories
     reusable_devices = None
     if residue.reusable is not None:

@@ -188,7 +188,7 @@ def machine_to_document(machine: Machine, *, pairs: bool = False) -> dict[str, A
             gaps=list(machine.gaps),
             caches=dict(machine.caches),
             links=[build(DeviceLinkDocument, link, devices=list(link.devices)) for link in machine.links],
-            stated_levels=[build(StatedLevelDocument, stated) for stated in machine.stated_levels],
+            stated_levels=[build(StatedLevelDocument, stated_level) for stated_level in machine.stated_levels],
             pcie=locality.note if locality else "",
             pairs=_pairs(locality) if locality else [],
         )
@@ -263,7 +263,7 @@ def _machine(document: MachineDocument) -> Machine:
         model=document.model,
         caches=tuple((name, size) for name, size in document.caches.items() if size > 0),
         links=tuple(DeviceLink(link.kind, tuple(link.devices), link.count) for link in document.links),
-        stated_levels=tuple(build(StatedLevel, stated) for stated in document.stated_levels),
+        stated_levels=tuple(build(StatedLevel, stated_level) for stated_level in document.stated_levels),
     ).with_reported(devices)
 
 
@@ -357,8 +357,8 @@ def _pairs(locality: Locality) -> list[PairDocument]:
     devices = list(locality.devices)
     if len(devices) > MAX_PAIRED_DEVICES:  # virtual functions of network interfaces
         devices = [device for device in devices if locality.devices[device] is DeviceKind.GPU][:MAX_PAIRED_DEVICES]
-    computed = ((pair, locality.level(*pair), locality.link(*pair)) for pair in combinations(devices, 2))
-    return [PairDocument(pair, level, None if link is None else str(link)) for pair, level, link in computed]
+    levels_and_links = ((pair, locality.level(*pair), locality.link(*pair)) for pair in combinations(devices, 2))
+    return [PairDocument(pair, level, None if link is None else str(link)) for pair, level, link in levels_and_links]
 
 
 def _parse_list(value: _List | None, *, field: str, below: int = MAX_CPU_ID) -> int | None:

@@ -67,7 +67,7 @@ class StepStatus(Document, frozen=True, omit_defaults=True, kw_only=True):
     time: Timestamp | None = None  #: of the last change of ``phase``
     # Of an eviction, what the next leader cannot read any more. They are written before the pod is evicted.
     evicted_pod: str = ""  #: what it requests: a Pod object as JSON
-    controllers: tuple[str, ...] = ()  #: uids of those that create the pod again
+    controllers: tuple[str, ...] = ()  #: uids of controllers that create the pod again
     earlier_pods: tuple[str, ...] = ()  #: uids of pods of the same controllers that waited before the eviction
 
 

@@ -62,9 +62,9 @@ _MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesiz
 def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
     """Write the machine at *root* and the version of its kubelet to the ``.tar.gz`` *file*, replacing it atomically."""
     files = FileReader(DirectoryFiles(os.fspath(root)))
-    packed = io.BytesIO()
+    packed_archive = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed_archive, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
         for member, content in (*_members(files), *_pci_members(files)):
@@ -75,7 +75,7 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
             archive.addfile(member, io.BytesIO(content))
     part_file = file.with_name(f".{file.name}.part")
     try:
-        part_file.write_bytes(packed.getvalue())
+        part_file.write_bytes(packed_archive.getvalue())
         part_file.replace(file)
     finally:
         part_file.unlink(missing_ok=True)

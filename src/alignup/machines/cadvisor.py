@@ -230,7 +230,7 @@ def read_machine_info(files: FileReader) -> MachineInfo:
 
 
 def count_sockets(files: FileReader) -> int:
-    """Return the number of sockets in ``/proc/cpuinfo``, else those of the CPUs; a CPU without one is on socket 0."""
+    """Return the number of sockets in ``/proc/cpuinfo``, else of the CPUs; a CPU without a socket is on socket 0."""
     if socket_ids := set(_SOCKET.findall(files.read("proc/cpuinfo") or "")):
         return len(socket_ids)
     online = _online(files)
@@ -259,7 +259,7 @@ class _Reader:
                 hugepages=self.hugepages(f"{here}/hugepages"),
                 distances=self._distances(f"{here}/distance"),
             )
-            # If a recording lost the links, those it lists.
+            # If a recording lost the links, the CPUs it lists.
             listed_cpus = self._present & (read_listed_cpus(self._files, number) or 0)
             cpus = read_linked_cpus(self._files, number) or bits.members(listed_cpus)
             nodes.append(self._with_cores(node, sorted(cpus, key=str)))

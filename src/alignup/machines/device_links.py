@@ -133,12 +133,14 @@ def _match_devices(machine: Machine, described_machine: Machine, name: str) -> d
             raise SourceError(
                 f"{name} has {count} GPUs, but this machine has {len(nvidia)} of NVIDIA: is it another one?"
             )
-        ordered = iter(sorted((device.address for device in nvidia), key=lambda address: (len(address), address)))
+        ordered_addresses = iter(
+            sorted((device.address for device in nvidia), key=lambda address: (len(address), address))
+        )
         by_name = {name: device.address for device in machine.pci for name in device.names}
         for device in described_machine.pci:
             is_gpu = device_kind(device) is DeviceKind.GPU
             label = next(iter(device.names), device.address)
-            if address := next(ordered) if is_gpu else by_name.get(label):
+            if address := next(ordered_addresses) if is_gpu else by_name.get(label):
                 addresses[device.address] = address
     if not addresses:
         raise SourceError(f"{name} has no device of this machine: is it a file of another one?")
@@ -277,11 +279,11 @@ def _parse_matrix(text: str, name: str) -> Machine:
                         f"{row} and {column} have level {cell[:20]!r}: {expected}", file=name, line=number
                     )
                 cells.setdefault((min(row, column), max(row, column)), cell)
-    stated = [StatedLevel(pair, _LEVELS[cell]) for pair, cell in cells.items() if cell in _LEVELS]
+    stated_levels = [StatedLevel(pair, _LEVELS[cell]) for pair, cell in cells.items() if cell in _LEVELS]
     linked = {pair: int(links[1]) for pair, cell in cells.items() if (links := _NVLINKS.fullmatch(cell))}
     has_node = "NUMA Affinity" in lines[first]
     pci = [_matrix_device(column, near.get(column, []), legend, has_node=has_node) for column in columns]
-    return replace(_only_devices(pci, links=_nvlinks(linked), name=name), stated_levels=tuple(stated))
+    return replace(_only_devices(pci, links=_nvlinks(linked), name=name), stated_levels=tuple(stated_levels))
 
 
 def _parse_listing(text: str, name: str) -> Machine:

@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 1 << 18  #: of a file; a list of 8192 CPUs takes 40 kB
 MAX_PROC_BYTES = 64 << 20  #: of a file in ``/proc``; ``cpuinfo`` takes about 16 MB
 MAX_TOTAL_BYTES = 256 << 20  #: of all files that are read
 MAX_NAMES = 1 << 17  #: in a directory
-MAX_DIRECTORIES = 1 << 17  #: of an archive, including those that only the paths of members imply
+MAX_DIRECTORIES = 1 << 17  #: of an archive, including directories that only the paths of members imply
 MAX_GAPS = 20  #: sentences about single files; more are only counted
 
 _MAX_LINKS = 40  # the kernel's limit

@@ -9,7 +9,7 @@ SWITCH_END, CPU_END = "switch", "cpu"  #: in place of the address of a device
 
 
 class LinkCounts:
-    """Counts links of one kind. Those to switches make one fabric, since all switches of a machine are connected."""
+    """Counts links of one kind. Links to switches make one fabric, since all switches of a machine are connected."""
 
     def __init__(self, kind: LinkKind) -> None:
         self._kind = kind

@@ -1,4 +1,4 @@
-"""Descriptions of machines in YAML and JSON: ours, which ``documents.machines`` defines, and those of cAdvisor."""
+"""Descriptions of machines in YAML and JSON: ours, which ``documents.machines`` defines, and cAdvisor's."""
 
 import json
 

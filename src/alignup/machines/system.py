@@ -227,7 +227,7 @@ def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:
 
 
 def _nearest_node(device: PciDevice, machine: Machine) -> int | None:
-    """Return the NUMA node of *device*; if it does not report any, the only one, or that of the CPUs near it."""
+    """Return the NUMA node of *device*; if it reports none, the only node, or the node of the CPUs near it."""
     if device.node is not None:
         return device.node
     near = {cpu.node for cpu in machine.cpus if (device.cpus or 0) >> cpu.id & 1}

@@ -136,16 +136,16 @@ class AssistPlugin(NriPlugin):
     async def update_container(
         self, pod: wire.PodSandbox, container: wire.Container, resources: wire.LinuxResources
     ) -> Sequence[wire.ContainerUpdate]:
-        updated = self._containers.get(container.id)
-        if updated is None:  # it has stopped, though the kubelet does not know yet
+        updated_container = self._containers.get(container.id)
+        if updated_container is None:  # it has stopped, though the kubelet does not know yet
             return ()
-        updated.take(resources)
+        updated_container.take(resources)
         changes = self._divide()
         sent = _set(resources.cpu.cpus)
         for changed_container, update in changes:
             cpu = update.linux.resources.cpu
             # Never more than the kubelet has just said, if only for now.
-            if changed_container is updated and cpu.cpus and sent:
+            if changed_container is updated_container and cpu.cpus and sent:
                 cpu.cpus = bits.show(_set(cpu.cpus) & sent)
                 self._settled = None
         return self._answer(changes)

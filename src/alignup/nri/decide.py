@@ -148,9 +148,13 @@ class DecidePlugin(AssistPlugin):
         self, pod: wire.PodSandbox, container: wire.Container, resources: wire.LinuxResources
     ) -> Sequence[wire.ContainerUpdate]:
         updates = await super().update_container(pod, container, resources)
-        updated = self._containers.get(container.id)
-        restored = None if updated is None else self._restore(updated)
-        return updates if updated is None or restored is None else [*updates, *self._answer([(updated, restored)])]
+        updated_container = self._containers.get(container.id)
+        restored = None if updated_container is None else self._restore(updated_container)
+        return (
+            updates
+            if updated_container is None or restored is None
+            else [*updates, *self._answer([(updated_container, restored)])]
+        )
 
     async def stop_container(self, pod: wire.PodSandbox, container: wire.Container) -> Sequence[wire.ContainerUpdate]:
         self._forget(container.id)

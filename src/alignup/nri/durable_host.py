@@ -29,7 +29,7 @@ class DurableHost:
     def load(self) -> None:
         """Restore the ledger; a pod that can no longer hold what it held, or a bad store, is left out and logged.
 
-        The runtime says which pods run, and those that are missing here are decided on anew.
+        The runtime says which pods run, and pods that are missing here are decided on anew.
         """
         try:
             stored_state = self._store.load(accept_loss=True)

@@ -96,9 +96,9 @@ class _Channel:
 
     def feed(self, part: memoryview) -> Iterator[Message]:
         while True:
-            skipped = min(self._skip, len(part))
-            self._skip -= skipped
-            part = part[skipped:]
+            skipped_bytes = min(self._skip, len(part))
+            self._skip -= skipped_bytes
+            part = part[skipped_bytes:]
             # A header first, and then no more than its message: the buffer never grows beyond one message.
             needed = self._needed()
             chunk, part = part[: needed - len(self._buffer)], part[needed - len(self._buffer) :]

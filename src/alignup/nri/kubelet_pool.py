@@ -1,4 +1,4 @@
-"""The CPUs that a kubelet shares among containers, and those that it gave away, from its state files.
+"""The CPUs that a kubelet shares among containers, and the CPUs that it gave away, from its state files.
 
 The kubelet writes ``cpu_manager_state`` while it admits a pod, before the pod's containers are created. It takes CPUs
 from the pool before it adds the entry of a container, so that every state of the file can be trusted.

@@ -114,7 +114,7 @@ class NodePods:
 
 
 def _by_resource(container: ListedResources, claim_devices: Mapping[DeviceId, Device]) -> dict[str, tuple[Device, ...]]:
-    """Return the devices of plugins by resource, and those of claims by claim."""
+    """Return the devices of plugins by resource, and the devices of claims by claim."""
     devices: dict[str, tuple[Device, ...]] = {}
     for device in container.devices:
         devices[device.resource] = (*devices.get(device.resource, ()), device)

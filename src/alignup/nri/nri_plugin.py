@@ -48,7 +48,7 @@ _CONTAINER_NOTIFICATIONS = {
     *(wire.POST_CREATE_CONTAINER, wire.START_CONTAINER, wire.POST_START_CONTAINER, wire.POST_UPDATE_CONTAINER),
     wire.REMOVE_CONTAINER,
 }
-_FIRST_EVENTS = (1 << wire.REMOVE_CONTAINER) - 1  #: the mask of those that every runtime knows
+_FIRST_EVENTS = (1 << wire.REMOVE_CONTAINER) - 1  #: the mask of events that every runtime knows
 _ALL_EVENTS = (1 << wire.VALIDATE_CONTAINER_ADJUSTMENT) - 1
 _CONTAINERD_WITH_ALL = (2, 2, 0)
 _VERSION_NUMBERS = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)

@@ -31,7 +31,7 @@ class PlacedDevices(NamedTuple):
     """The devices in the ResourceSlices of a host."""
 
     devices: tuple[SliceDevice, ...] = ()  #: that can be allocated, with their NUMA nodes, models and PCI addresses
-    listed: frozenset[DeviceId] = frozenset()  #: all, also those in slices that do not count
+    listed: frozenset[DeviceId] = frozenset()  #: all devices, also devices in slices that do not count
     problems: tuple[str, ...] = ()
 
 

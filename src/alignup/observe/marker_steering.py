@@ -110,7 +110,7 @@ class SteeringMetrics:
 class Markers:
     """The markers of a node, and the plugin that offers them.
 
-    *make* returns all of them, or none while the machine is unknown.
+    *make* returns all markers, or none while the machine is unknown.
     """
 
     def __init__(

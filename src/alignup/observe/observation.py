@@ -479,7 +479,7 @@ def _holds_something(listed_pod: ListedPod) -> bool:
 
 
 # The devices of a host: their topology and health from PodResources, and who holds them from the state file.
-# PodResources lists the healthy devices. The file has those that were healthy when it was written, maybe before the
+# PodResources lists the healthy devices. The file has devices that were healthy when it was written, maybe before the
 # kubelet was restarted. A device that only the file has cannot be allocated before its plugin registers again.
 
 
@@ -509,8 +509,8 @@ def join_devices(sources: Sources) -> JoinedDevices:
     for resource, id_ in healthy:
         ready.setdefault(resource, []).append(id_)
     notes = []
-    for resource, registered in state.registered.items():
-        missing = sorted({*(registered or ())} - {*ready[resource]})
+    for resource, registered_ids in state.registered.items():
+        missing = sorted({*(registered_ids or ())} - {*ready[resource]})
         for id_ in missing:
             devices.setdefault((resource, id_), Device(resource, id_, None, healthy=False))
         if missing and ready[resource]:

@@ -44,7 +44,7 @@ class ObserverTiming:
 
     settle: float = 0.5  #: without a write, after which the kubelet is not in the middle of a change
     admission: float = 10.0  #: the same while a pod is being admitted: half of what it gets must not count as all
-    collect: float = 0.02  #: after the first notice of a change, for those that belong to it
+    collect: float = 0.02  #: after the first notice of a change, for changes that belong to it
     interval: float = 1.0  #: between two writes to the API server, at least
     period: float = 60.0  #: between two full checks
     retry: float = 5.0  #: after a failure to read or write
@@ -158,7 +158,7 @@ class Observer:
         self._changed.set()
 
     async def check_machine(self) -> None:
-        """:class:`ForeignFilesError` if the kubelet's files are those of another machine."""
+        """:class:`ForeignFilesError` if the kubelet's files belong to another machine."""
         await self.reader.refresh()
         self._refresh = False
         try:

@@ -86,7 +86,7 @@ def node_topology(
     *,
     method: FingerprintMethod = FingerprintMethod.EXCLUSIVE,
 ) -> dict[str, Any]:
-    """Return the object without its metadata; *amounts* are those of the host, if they are computed already."""
+    """Return the object without its metadata; *amounts* are the amounts of the host, if they are computed already."""
     host = observation.host
     topology = host.settings.topology
     level = f"{_POLICIES[topology.policy]}{_LEVELS[topology.scope]}" if topology.policy in _POLICIES else "None"

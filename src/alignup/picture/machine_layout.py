@@ -215,7 +215,7 @@ class _NearDevices(NamedTuple):
     locality: Locality
 
     def describe(self, pci: Iterable[PciDevice]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return descriptions of PCI devices, and the lines of the tree of those whose place in it matters."""
+        """Return descriptions of PCI devices, and the lines of the tree of devices whose place in the tree matters."""
         in_tree, others = list[PciDevice](), list[PciDevice]()
         for device in pci:
             (in_tree if self.locality.has_tree and device.address in self.locality.devices else others).append(device)

@@ -352,7 +352,7 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
 
 
 def _listed_holders(occupancy: Occupancy) -> tuple[list[Holder], list[Holder]]:
-    """Return the holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
+    """Return the holders to list, and the others; holders with CPUs or devices, which show their keys, are listed."""
     shown_holders, others, only_memory = list[Holder](), list[Holder](), 0
     for holder in occupancy.holders:
         only_memory += not (holder.cpus or holder.devices)

@@ -151,16 +151,16 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def format_ids(noun: str, ids: Iterable[int]) -> str:
-    ordered = sorted(ids)
-    return f"{noun} {format_list(ordered)}" if len(ordered) == 1 else f"{noun}s {format_list(ordered)}"
+    ordered_ids = sorted(ids)
+    return f"{noun} {format_list(ordered_ids)}" if len(ordered_ids) == 1 else f"{noun}s {format_list(ordered_ids)}"
 
 
 def format_list(ids: Iterable[int]) -> str:
     """Return numbers in the kernel's list format; negative ones, which some machines have, come first."""
-    ordered = sorted(set(ids))
-    below = [str(id_) for id_ in ordered if id_ < 0]
+    ordered_ids = sorted(set(ids))
+    below = [str(id_) for id_ in ordered_ids if id_ < 0]
     spans: list[tuple[int, int]] = []
-    for id_ in ordered[len(below) :]:  # not as a set: the ids of sockets have up to 63 bits
+    for id_ in ordered_ids[len(below) :]:  # not as a set: the ids of sockets have up to 63 bits
         if spans and id_ == spans[-1][1] + 1:
             spans[-1] = (spans[-1][0], id_)
         else:

@@ -55,7 +55,7 @@ class Confirmed:
     """A predicted pod that a report contains."""
 
     uid: str
-    difference: str  #: between what it got and what was predicted; empty: the same, or devices like those predicted
+    difference: str  #: between what the pod got and what was predicted; empty: the same, or equal devices
     causes: tuple[Cause, ...]  #: what happened since the prediction
 
     @property
@@ -151,7 +151,7 @@ class Cluster:
             for uid in unobserved:
                 self._remember(uid, PodStage.TERMINATING)
         ledger_before = record.ledger
-        replaced = record.replace_report(model, report, self._stages)
+        replaced_report = record.replace_report(model, report, self._stages)
         self._lists += bool(early)
         for pod in early.values():
             if pod.uid not in report.ledger.pods:
@@ -159,8 +159,8 @@ class Cluster:
                 self._hosts[pod.uid] = name
                 if pod.uid in self._stages:
                     record.observe_stage(pod.uid, self._stages[pod.uid])
-        results = tuple(self._compare(record, replaced, ledger_before))
-        for binding in (*replaced.confirmed, *replaced.skipped):
+        results = tuple(self._compare(record, replaced_report, ledger_before))
+        for binding in (*replaced_report.confirmed, *replaced_report.skipped):
             self._hosts.pop(binding.uid, None)
         self._verdicts.touch(name)
         return results
@@ -381,7 +381,7 @@ class Cluster:
         return Feasibility(verdicts)
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
-        """Return the verdicts of those of *hosts* that have a report."""
+        """Return the verdicts of the *hosts* that have a report."""
         all_verdicts = self._verdicts.of_all(pod).verdicts
         verdicts = {host: all_verdicts[host] for host in hosts if host in all_verdicts}
         current_host = self._hosts.get(pod.uid)
@@ -426,7 +426,7 @@ class Cluster:
         return self._verdicts.renew(pod, seconds=seconds)
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
-        """Return at most *limit* of the best hosts *among* these, those in *last* after the others.
+        """Return at most *limit* of the best hosts *among* these names, and hosts in *last* after the other hosts.
 
         The work does not grow with the number of hosts. A pod that is assumed or bound is not treated specially.
         """
@@ -445,8 +445,8 @@ class Cluster:
             for host in names
             if (verdict := verdicts[host]).admits and verdict.score is not None
         ]
-        ordered = sorted(scored) if limit is None else heapq.nsmallest(limit, scored)
-        return [RankedHost(host, score) for _, host, score in ordered]
+        best_first = sorted(scored) if limit is None else heapq.nsmallest(limit, scored)
+        return [RankedHost(host, score) for _, host, score in best_first]
 
     def victims(
         self,
@@ -474,7 +474,7 @@ class Cluster:
         rest = [by_uid[pod.uid] for pod in answer.rest]
         at_least = 1 if rest and answer.proved else 0
         plan = planner.plan(rest, answer.bindings, at_least=at_least)
-        if not plan.feasible and answer.bindings:  # those that fit may be in the way of the others
+        if not plan.feasible and answer.bindings:  # members that fit may be in the way of the others
             placed_pods = [by_uid[binding.pod.uid] for binding in answer.bindings]
             again = planner.plan([*rest, *placed_pods], at_least=at_least)
             plan = again if again.feasible else plan
@@ -582,15 +582,15 @@ class Cluster:
         ]
         return rejected_after_ends(binding.pod, record.model, binding.ledger, ended_uids)
 
-    def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:
+    def _compare(self, record: HostRecord, replaced_report: Replaced, before: Ledger) -> Iterator[Confirmed]:
         """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""
-        for position, binding in enumerate(replaced.confirmed):
+        for position, binding in enumerate(replaced_report.confirmed):
             if binding.foreign:
                 continue
             difference = placement_difference(binding.verdict, binding.uid, record.model, record.ledger)
             causes = [cause for cause in Cause if cause in binding.causes]
             if difference and not causes:
-                earlier = [confirmed.pod for confirmed in replaced.confirmed[:position]]
+                earlier = [confirmed.pod for confirmed in replaced_report.confirmed[:position]]
                 if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
                 elif binding.steered:

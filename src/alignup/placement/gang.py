@@ -36,9 +36,9 @@ class GangBinding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GangAnswer:
-    """Where the members of a gang go: all of them, or the largest part that was found."""
+    """Where the members of a gang go: all members, or the largest part that was found."""
 
-    bindings: tuple[GangBinding, ...]  #: in the order in which those on one host must be bound
+    bindings: tuple[GangBinding, ...]  #: in the order in which pods on one host must be bound
     rest: tuple[Pod, ...] = ()  #: members that fit nowhere beside these
     verdicts: Mapping[str, Feasibility] = field(default_factory=dict)  #: by uid of the rest, of eligible hosts
     proved: bool = True  #: whether certainly no larger part fits; ``False``: none was found within ``steps``
@@ -268,7 +268,7 @@ class _Search:
         host: str,
         holdings: Mapping[_Counts, _Path],
     ) -> Iterator[_Counts]:
-        """Add what *host* can hold to each of the *sums*; yield those that were not reached before."""
+        """Add what *host* can hold to each of the *sums*; yield sums that were not reached before."""
         for earlier_counts in sums:
             self._spend(len(holdings) * len(earlier_counts))
             for counts, path in holdings.items():

@@ -122,14 +122,14 @@ class HostRecord:
         """Continue from a newer report: forget the events that it contains."""
         ledger = _with_places(report)
         confirmed = tuple([binding for binding in self.bindings if binding.uid in ledger.pods])
-        skipped = self._find_skipped(confirmed)
-        for binding in skipped:
+        skipped_bindings = self._find_skipped(confirmed)
+        for binding in skipped_bindings:
             self._blame(binding)
-        self._skipped |= {binding.uid: binding for binding in skipped}
+        self._skipped |= {binding.uid: binding for binding in skipped_bindings}
         self.model = model
         self.report = report
         self.ledger = ledger
-        self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped]
+        self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped_bindings]
         logged = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
         of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
         missing = [StageChange(uid, stage) for uid, stage in of_pods.items() if (uid, stage) not in logged]
@@ -137,7 +137,7 @@ class HostRecord:
         self._log[:0] = [change for change in missing if change.stage is PodStage.ENDED]
         self._prune()
         self._steps.clear()
-        return Replaced(confirmed, skipped)
+        return Replaced(confirmed, skipped_bindings)
 
     def _find_skipped(self, confirmed: Sequence[Binding]) -> tuple[Binding, ...]:
         """Return the unconfirmed bindings that were certainly recorded before a confirmed one."""

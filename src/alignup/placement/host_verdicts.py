@@ -359,7 +359,7 @@ class _ShapeTable:
             yield from sorted(host for host in self._by_rank[rank] if among is None or host in among)
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
-        """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""
+        """Return the best hosts, hosts in *last* after the others, and equal hosts in the order of their changes."""
         best_hosts: list[str] = []
         for late in (False, True):
             for rank in sorted(self._by_rank):
@@ -423,7 +423,7 @@ class HostVerdicts:
         return self._cache.shape(pod)
 
     def of_all(self, pod: Pod) -> _ShapeTable:
-        """Return the verdicts of all hosts; those of unchanged hosts are kept."""
+        """Return the verdicts of all hosts; verdicts of unchanged hosts are kept."""
         shape = self._cache.shape(pod)
         table = self._tables.get(shape)
         if table is None:

@@ -15,7 +15,7 @@ MAX_UNSUITABLE = 20  #: hosts without room for any of the pods, after which the 
 
 
 def admits_alone(model: HostModel, ledger: Ledger, *pods: Pod, staying: Collection[str] = ()) -> bool:
-    """Return whether a host admits *pods*, in this order, after the end of all other pods but those that stay."""
+    """Return whether a host admits *pods*, in this order, after the end of all other pods except pods that stay."""
     after = model.without(ledger, [uid for uid in ledger.pods if uid not in staying])
     return _admit(model, after, *pods) is not None
 
@@ -42,7 +42,7 @@ def fits_after(
     staying: Collection[str],
     nodes: NodeSet = ANYWHERE,
 ) -> bool:
-    """Return whether *holders* are admitted after *newcomers*, when all pods have ended but those that stay.
+    """Return whether *holders* are admitted after *newcomers*, when all pods have ended except pods that stay.
 
     The newcomers are steered to *nodes*.
     """
@@ -90,7 +90,7 @@ def find_hosts(
         if record.name not in used_by_some:
             continue
         admitted_pods: dict[str, Pod] = {}
-        refused_shapes: set[int] = set()  #: shapes that do not fit beside those that the host has by now
+        refused_shapes: set[int] = set()  #: shapes that do not fit beside the pods that the host has by now
         candidates = {uid: entry for uid, entry in waiting_pods.items() if record.name in usable[uid]}
         after = record.model.without(record.ledger, record.ledger.pods)
         for uid, (pod, shape) in candidates.items():

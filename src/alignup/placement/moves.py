@@ -60,7 +60,7 @@ class RunningPod:
     hosts: Collection[str] | None = None  #: that its replacement can be scheduled to; ``None``: all
     age: int = 0  #: in seconds
     terminating: bool = False
-    controllers: frozenset[str] = frozenset()  #: uids of those that create it again
+    controllers: frozenset[str] = frozenset()  #: uids of controllers that create the pod again
     scheduler: str = ""
 
 
@@ -226,7 +226,7 @@ class Planner:
         return MovePlan(steps, cost, at_least, tried=self.tried)
 
     def verify(self, steps: Sequence[PlanStep]) -> tuple[PlanStep, ...] | None:
-        """Decide on all *steps* in order from the present state; ``None`` if one of them is not possible."""
+        """Decide on all *steps* in order from the present state; ``None`` if a step is not possible."""
         proved, problem = self.prove(steps)
         return None if problem else proved
 
@@ -310,7 +310,7 @@ class Planner:
         return best
 
     def _quick_places(self, room: _Room, leaving: Sequence[RunningPod], target: str, depth: int) -> _Room | None:
-        """Return the first new places of pods that leave, each found after those before it; ``None``: there are none.
+        """Return the first new places of pods that leave, each found after the places before; ``None``: there are none.
 
         Up to *depth*, moves make room for a pod that fits nowhere.
         """
@@ -628,11 +628,11 @@ class Planner:
             reasons.append(f"{sets} would make room, but the pods fit nowhere else")
         if self._limited:
             reasons.append("not everything was tried within the budget")
-        protected = Counter(
+        protected_counts = Counter(
             running.protected for running in self._rules.pods.values() if running.protected and running.host in names
         )
-        if protected:
-            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(protected.items()))
+        if protected_counts:
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(protected_counts.items()))
             reasons.append(f"pods that are never evicted: {counts}")
         return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
 

@@ -158,8 +158,8 @@ def with_markers(pod: Pod) -> Pod | None:
     return replace(pod, init=tuple(map(marked, pod.init)), containers=tuple(map(marked, pod.containers)))
 
 
-def fits_one_node(host: Host, pod: Pod, marked: Pod) -> bool | None:
-    """Return whether one NUMA node of an idle *host* can hold *pod*, which is *marked* with requests for markers.
+def fits_one_node(host: Host, pod: Pod, marked_pod: Pod) -> bool | None:
+    """Return whether one NUMA node of an idle *host* can hold *pod*; *marked_pod* is the pod with requests for markers.
 
     ``None``: the pod never runs there, or has nothing to align there.
     """
@@ -168,7 +168,7 @@ def fits_one_node(host: Host, pod: Pod, marked: Pod) -> bool | None:
         placement.cpus is not None or placement.memory or placement.devices for placement in decision.placements
     ):
         return None
-    steered = [(node, decide_steered(host, marked, node)) for node in bits.split(marker_nodes(host.ledger))]
-    return host.decide_without_plugins(marked).admitted and any(
+    steered = [(node, decide_steered(host, marked_pod, node)) for node in bits.split(marker_nodes(host.ledger))]
+    return host.decide_without_plugins(marked_pod).admitted and any(
         decision.admitted and are_on(node, decision.placements, host.ledger) for node, decision in steered
     )

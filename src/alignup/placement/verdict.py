@@ -30,7 +30,7 @@ class Verdict:
     kind: VerdictKind
     reason: str = ""  #: why the pod is not admitted, in words that hosts have in common
     rejection: Rejection | None = None
-    note: str = ""  #: more about the reason, in place of that of the rejection
+    note: str = ""  #: more about the reason, in place of the detail of the rejection
     score: PlacementScore | None = None  #: of an admission
     approximate: bool = False  #: whether the report about the host was not exact
     shared_placements: tuple[Placement, ...] = ()  #: with the device ids of one of the hosts in this state

@@ -136,8 +136,8 @@ def find_victims(
 def _protected_last(units: Sequence[EvictionUnit], budgets: Sequence[DisruptionBudget]) -> Iterator[EvictionUnit]:
     """Yield the units as if the units that budgets protect were the most expensive."""
     for unit in units:
-        protected = any(unit.pods[0] in budget.pods for budget in budgets)
-        yield replace(unit, cost=unit.cost._replace(pods=2 if protected else 1))
+        is_protected = any(unit.pods[0] in budget.pods for budget in budgets)
+        yield replace(unit, cost=unit.cost._replace(pods=2 if is_protected else 1))
 
 
 def _victim_set(units: UnitSet, budgets: Sequence[DisruptionBudget]) -> VictimSet:

@@ -26,7 +26,7 @@ class WaitQueue(Generic[Kind, Item]):
     """Waiting items by uid; the lowest order is first, and of equal orders the one that arrived first."""
 
     def __init__(self) -> None:
-        self.blocked: set[Kind] = set()  #: kinds that are not tried; also those of which nothing waits
+        self.blocked: set[Kind] = set()  #: kinds that are not tried; also kinds of which nothing waits
         self._entries: dict[str, Entry] = {}
         self._kinds: dict[Kind, list[Entry]] = {}  #: sorted; none of them is empty
         self._arrivals = 0
@@ -52,10 +52,10 @@ class WaitQueue(Generic[Kind, Item]):
 
     def put(self, uid: str, item: Item, *, kind: Kind, order: tuple[Any, ...] = ()) -> None:
         """Add an item, or replace the one with this uid, whose time of arrival stays."""
-        replaced = self._pop(uid)
-        if replaced is None:
+        replaced_entry = self._pop(uid)
+        if replaced_entry is None:
             self._arrivals += 1
-        arrival = self._arrivals if replaced is None else replaced.arrival
+        arrival = self._arrivals if replaced_entry is None else replaced_entry.arrival
         entry = self._entries[uid] = Entry(order, arrival, uid, kind, item)
         insort(self._kinds.setdefault(kind, []), entry)
 

@@ -71,30 +71,30 @@ def _running_pods(
     for uid, admitted in host.ledger.pods.items():
         api_pod = objects.get(uid)
         if api_pod is None:
-            protected = NOT_GIVEN
+            protection = NOT_GIVEN
         elif (admitted.pod.priority or 0) > (pod.priority or 0):
-            protected = HIGHER_PRIORITY
+            protection = HIGHER_PRIORITY
         else:
-            protected = rules.protection(api_pod)
-            if not protected and api_pod.controller is None and not rules.allow_preemption:
-                protected = NO_CONTROLLER
+            protection = rules.protection(api_pod)
+            if not protection and api_pod.controller is None and not rules.allow_preemption:
+                protection = NO_CONTROLLER
         yield RunningPod(
-            pod=admitted.pod, host=NODE, protected=protected, moves=False, preemptible=True, age=ages.get(uid, 0)
+            pod=admitted.pod, host=NODE, protected=protection, moves=False, preemptible=True, age=ages.get(uid, 0)
         )
 
 
 def _ages(pods: Mapping[str, AdmittedPod], objects: Mapping[str, EvictedPod | None]) -> dict[str, int]:
     """Return the ages of pods in seconds before the youngest; where a time is missing, their order of admission."""
-    created = {}
+    creation_times = {}
     for uid in pods:
         api_pod = objects.get(uid)
         try:
-            created[uid] = int(
+            creation_times[uid] = int(
                 datetime.fromisoformat((api_pod and api_pod.metadata.creation_timestamp) or "").timestamp()
             )
         except ValueError:
             return {other: len(pods) - position for position, other in enumerate(pods)}
-    return {uid: max(created.values()) - second for uid, second in created.items()}
+    return {uid: max(creation_times.values()) - second for uid, second in creation_times.items()}
 
 
 def _read_object(workload: Workload) -> EvictedPod | None:

@@ -99,11 +99,11 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
 def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRecord, ...]:
     """Load the allocator and remove its finished runs; return the other runs. The caller holds the lock."""
     records = [record for record in runs.all() if record.agent == allocator.address]
-    finished = {record.uid: record for record in registry.finished_runs(records)}
-    active = tuple(record for record in records if record.uid not in finished)
+    finished_runs = {record.uid: record for record in registry.finished_runs(records)}
+    active = tuple(record for record in records if record.uid not in finished_runs)
     runs.record_processes([record.uid for record in active if not record.runner.alive])
-    allocator.load(active=[record.uid for record in active], finished=list(finished))
-    for record in finished.values():
+    allocator.load(active=[record.uid for record in active], finished=list(finished_runs))
+    for record in finished_runs.values():
         runs.remove(record)
     return active
 
@@ -210,7 +210,9 @@ def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
         job.notify(f"processes of {record.name} are still running and keep {resources} until they end")
     try:
         with job.registry.locked():
-            if record.uid not in (finished.uid for finished in registry.finished_runs([record], ending=record.uid)):
+            if record.uid not in (
+                finished_run.uid for finished_run in registry.finished_runs([record], ending=record.uid)
+            ):
                 job.registry.record_processes([record.uid])
                 return
             active = remove_finished_runs(allocator, job.registry)

@@ -168,8 +168,8 @@ class LocalAllocator:
         runs = RunRegistry(self._directory)
         with runs.locked():
             records = runs.all()
-            finished = {record.uid for record in registry.finished_runs(records)}
-            self.load(active=[record.uid for record in records if record.uid not in finished])
+            finished_uids = {record.uid for record in registry.finished_runs(records)}
+            self.load(active=[record.uid for record in records if record.uid not in finished_uids])
 
     def admit(self, request: RunRequest) -> RunPlacement:
         pod = build_pod(request)

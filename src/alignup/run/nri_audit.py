@@ -71,7 +71,7 @@ def _run(container: PlacedContainerDocument, pids: tuple[int, ...]) -> RunProces
 
 
 def _processes(container: str) -> tuple[int, ...]:
-    """Return the processes of a container: those in cgroups with the container id in their names."""
+    """Return the processes of a container: processes in cgroups with the container id in their names."""
     pids = []
     for path in PROC.glob("[0-9]*/cgroup"):
         try:

@@ -157,7 +157,7 @@ def _run_of(
 def finished_runs(records: Sequence[RunRecord], *, ending: str = "") -> tuple[RunRecord, ...]:
     """Return the runs without a runner and without processes. The runner of run *ending* does not count."""
     orphans = [record for record in records if record.uid == ending or not record.runner.alive]
-    # A cgroup lists its processes; those of a run without one are found by scanning /proc.
+    # A cgroup lists its processes; processes of a run without a cgroup are found by scanning /proc.
     loose = [record for record in orphans if record.cgroup is None]
     busy = {run.record.uid for run in find_run_processes(loose) if run.pids}
     return tuple(

@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class ClusterClaims(KnownClaims):
-    """What is known of claims now; *nodes* are those of the cluster."""
+    """What is known of claims now; *nodes* are the nodes of the cluster."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ GATE = f"{GROUP}/placement"  #: the scheduling gate of pods that wait for a node
 
 
 class LiveFacts:
-    """The facts of a cluster that is followed; those of pods are kept until the pods change."""
+    """The facts of a cluster that is followed; facts of pods are kept until the pods change."""
 
     def __init__(self, live: "LiveCluster") -> None:
         self._live = live
@@ -151,7 +151,7 @@ class LiveFacts:
             return {}
         excludes = self._live.node_filter.excludes
         reasons = {node.metadata.name: excludes(node, pod.spec) for node in self._live.nodes.objects.values()}
-        return {name: excluded[0] for name, excluded in reasons.items() if excluded}
+        return {name: exclusion_reasons[0] for name, exclusion_reasons in reasons.items() if exclusion_reasons}
 
     def insufficient(self, node: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> Collection[str]:
         try:

@@ -203,19 +203,19 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
         metadata = pod.metadata
         key = group_of(pod)
         whole = key is not None and key.source == KUBERNETES and (key.namespace, key.name) in facts.whole_groups
-        protected = rules.protection(msgspec.convert(pod, EvictedPod, from_attributes=True)) or _protection(pod)
+        protection = rules.protection(msgspec.convert(pod, EvictedPod, from_attributes=True)) or _protection(pod)
         bound, problem = bound_pod(pod, uid=kubelet_uid(pod, uids))
         running = replace(bound.pod, statuses={}, resize_infeasible=False)
-        if not protected and problem:
-            protected = UNREADABLE
-        if not protected and budgeted.get(metadata.uid, 0) > 1:
-            protected = SEVERAL_BUDGETS
-        if not protected and fit.is_critical(running):
-            protected = CRITICAL
+        if not protection and problem:
+            protection = UNREADABLE
+        if not protection and budgeted.get(metadata.uid, 0) > 1:
+            protection = SEVERAL_BUDGETS
+        if not protection and fit.is_critical(running):
+            protection = CRITICAL
         yield RunningPod(
             pod=running,
             host=pod.spec.node_name,
-            protected=protected,
+            protected=protection,
             preemptible=rules.allow_preemption and (running.priority or 0) < priority,
             group=f"{metadata.namespace}/{key.name}" if key and whole else "",
             hosts=nodes.of_pod(pod),
@@ -316,8 +316,8 @@ def _unbound(spec: ApiPodSpec) -> ApiPodSpec:
     return ApiPodSpec(node_selector=spec.node_selector, affinity=spec.affinity, tolerations=spec.tolerations)
 
 
-def _age(created: str | None, now: float) -> int:
+def _age(creation: str | None, now: float) -> int:
     try:
-        return max(int(now - datetime.fromisoformat(created or "").timestamp()), 0)
+        return max(int(now - datetime.fromisoformat(creation or "").timestamp()), 0)
     except ValueError:
         return 0

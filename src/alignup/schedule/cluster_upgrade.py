@@ -30,7 +30,7 @@ class NodeUpgrade:
     unknown: str = ""  #: why the node cannot be checked
     refused: tuple[str, ...] = ()  #: why the new kubelet does not start
     warnings: tuple[str, ...] = ()
-    pods: tuple[PodChange, ...] = ()  #: those that run, then those that wait
+    pods: tuple[PodChange, ...] = ()  #: pods that run, then pods that wait
     checked: int = 0  #: running pods
 
     @property
@@ -80,7 +80,7 @@ def check_nodes(
 ) -> Iterator[NodeUpgrade]:
     """Yield what kubelets of *release* make of the nodes, by name."""
     reader, states_by_node = host_state_reader(), {state.metadata.name: state for state in states}
-    running: dict[str, list[Pod]] = {}  #: node → its pods; those of no node wait
+    running: dict[str, list[Pod]] = {}  #: node → its pods; pods of no node wait
     unreadable: dict[str, str] = {}  #: node → why one of its pods cannot be checked
     # The kubelet admits the oldest pods first when it starts.
     for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
@@ -101,7 +101,7 @@ def check_nodes(
 
 class _NodePods(NamedTuple):
     running: list[Pod]
-    waiting: list[Pod]  #: of no node; of those with the same requests, one
+    waiting: list[Pod]  #: of no node; one pod of all with the same requests
 
 
 def _check_node(

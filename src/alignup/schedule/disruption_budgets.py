@@ -47,7 +47,7 @@ POD_DISRUPTION_BUDGETS = Resource(
 
 
 async def read_budgets(client: ApiClient, pods: Iterable[ApiPod]) -> tuple[DisruptionBudget, ...]:
-    """Return the budgets of the cluster with those of *pods* that each covers."""
+    """Return the budgets of the cluster, each with the *pods* that it covers."""
     budgets = (await client.list(POD_DISRUPTION_BUDGETS)).items
     all_pods = tuple(pods) if budgets else ()
     return tuple(

@@ -171,7 +171,7 @@ class KnownClaims:
     ) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*, perhaps when no other claim has any (*idle*).
 
-        *capacity* is that of its device plugins.
+        *capacity* is the capacity of its device plugins.
         """
         if not self.known:
             return ClaimFit(possible=True, reason=self.problem or "claims are not listed yet", certain=False)
@@ -337,10 +337,10 @@ class KnownClaims:
             self.devices += len(spec.devices)
             self._pool_of[name] = pool
         hosts = {host for pool in pools for host in self._sort_in(pool)}
-        touched = None if problem or "" in hosts else hosts
-        for node in tuple(self._devices) if touched is None else touched:
+        touched_nodes = None if problem or "" in hosts else hosts
+        for node in tuple(self._devices) if touched_nodes is None else touched_nodes:
             self._devices.pop(node, None)
-        self._changed(ClaimChange(touched))
+        self._changed(ClaimChange(touched_nodes))
 
     def _too_many_devices(self, count: int) -> str:
         if count > MAX_SLICE_DEVICES:

@@ -244,7 +244,7 @@ class AdmissionChecks:
         return CheckAnswer(CheckState.RETRY, message, min(FIRST_RETRY << min(retries, 8), LONGEST_RETRY))
 
     def _about_to_start(self, but: KueueWorkload) -> dict[str, list[_Member]]:
-        """Return the pods that count beside a workload, by the name of theirs; without pods that do not fit anyway."""
+        """Return the pods that count beside a workload, by their workload; without pods that do not fit anyway."""
         others: dict[str, list[_Member]] = {}
         for other in self._starting(but):
             with self._live.guard.guarded(ServiceStep.CHECK, f"{other.metadata.full_name}, which starts"):
@@ -282,7 +282,7 @@ class AdmissionChecks:
         labels, annotations = template.metadata.labels, template.metadata.annotations
         meta = ObjectMeta(name=name, namespace=metadata.namespace, labels=labels, annotations=annotations)
         spec = msgspec.structs.replace(template.spec, node_name="")
-        pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # those of a template are not applied yet
+        pod = apply_defaults(readable_pod(ApiPod(metadata=meta, spec=spec)))  # a template has no defaults yet
         pod = self._live.claims.objects.with_class_resources(pod)
         check_pod(replace(pod, uid=metadata.uid))
         return pod
@@ -339,7 +339,7 @@ class AdmissionChecks:
             await self._write(workload, statuses, answer)
 
     async def _write(self, workload: KueueWorkload, statuses: Sequence[CheckStatus], answer: CheckAnswer) -> None:
-        """Write all *statuses* of this controller: server-side apply removes those that are left out."""
+        """Write all *statuses* of this controller: server-side apply removes statuses that are left out."""
         name, version = workload.metadata.full_name, workload.metadata.resource_version
         requeue = {} if answer.requeue_after is None else {"requeueAfterSeconds": answer.requeue_after}
         entries = [

@@ -132,7 +132,7 @@ class LiveCluster:
         self.steering_instructions = Informer(client, STEERING_INSTRUCTIONS, longest_retry=_LONGEST_RETRY)
         self.pod_groups = PodGroups(client, self.pods)
         self.pod_groups.subscribe(lambda key: self.schedule(events.GroupChanged(key)))
-        self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
+        self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: that come before the pods
         if self.options.approximate:
             self._informers += (self.topologies,)
         self._fallback = TopologyFallback()

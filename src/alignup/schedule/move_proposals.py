@@ -65,14 +65,14 @@ class MoveProposals:
 
     async def _search(self, pod: ApiPod, now: float) -> None:
         try:
-            planned = await self._searches.plan(pod, EvictionRules(allow_preemption=True))
+            gang_plan = await self._searches.plan(pod, EvictionRules(allow_preemption=True))
         except AlignError as error:  # the API server refuses, or a pod is invalid
             name, uid = pod.metadata.full_name, pod.metadata.uid
             _log.warning("cannot search for moves", pod=name, uid=uid, problem=str(error))
             return
-        if planned is None or not planned[0].evictions:
+        if gang_plan is None or not gang_plan[0].evictions:
             return
-        text = describe_proposal(pod, *planned)
+        text = describe_proposal(pod, *gang_plan)
         self._proposals[pod.metadata.uid] = (now, text)
         self._events.note(pod, MOVES_WOULD_HELP, text)
 

@@ -175,7 +175,7 @@ def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport
 
 
 def choose_shapes(pods: Iterable[ApiPod]) -> Sequence[ApiPod]:
-    """Return a pod of each shape that room is searched for: waiting ones first, then those with the most devices."""
+    """Return a pod of each shape that room is searched for: waiting pods first, then pods with the most devices."""
     counts = [(pod, _count_devices(pod)) for pod in pods if not pod.finished and not pod.spec.resource_claims]
     counts = [(pod, count) for pod, count in counts if count and not pod.metadata.deletion_timestamp]
     counts.sort(key=lambda entry: (bool(entry[0].spec.node_name), -entry[1], entry[0].metadata.full_name))

@@ -144,11 +144,11 @@ class SoftTaints:
 
     def avoided_by(self, tolerations: Iterable[Toleration]) -> set[str]:
         """Return the nodes that a pod with these tolerations avoids where it can."""
-        tolerations, avoided = tuple(tolerations), set[str]()
+        tolerations, avoided_nodes = tuple(tolerations), set[str]()
         for taints, nodes in self._nodes.items():
             if not all(is_tolerated(taint, tolerations) for taint in taints):
-                avoided |= nodes
-        return avoided
+                avoided_nodes |= nodes
+        return avoided_nodes
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name

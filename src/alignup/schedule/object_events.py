@@ -170,7 +170,7 @@ async def read_reports(client: ApiClient, pod: ApiPod) -> tuple[str, ...]:
 
 
 def _event_name(obj: ApiObject, now: datetime) -> str:
-    """Return a name that no other event has; that of an object can be too long to be the whole beginning."""
+    """Return a name that no other event has; the name of an object can be too long to be the whole beginning."""
     suffix = f".{int(now.timestamp() * 1e6):x}"
     return obj.metadata.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 

@@ -188,7 +188,7 @@ class ClusterPages:
         return self._templates.guard(handle, None)
 
     def refuse(self, request: Request, problem: ProblemError) -> Response:
-        """Return the answer to those who may not use the service: a page for browsers."""
+        """Return the answer to a client that may not use the service: a page for browsers."""
         wants_page = HTML in request.headers.get("accept", "")
         return self._templates.problem_page(problem) if wants_page else problem.response()
 
@@ -202,7 +202,7 @@ class ClusterPages:
         capacity = await asyncio.to_thread(measure_capacity, cards)
         self._sample()
         predictions = self._live.metrics.predictions
-        selected = select_cards(cards, query)
+        selected_cards = select_cards(cards, query)
         if self._count_stranded():
             self._searches.renew_report(self._announce)
         return self._templates.response(
@@ -220,8 +220,8 @@ class ClusterPages:
             columns=[name for name in capacity if not is_hugepages(name)][:MAX_COLUMNS],
             sorts=[(key, text) for key, (text, _) in SORTS.items()],
             policies=[("", "all"), *((policy, policy) for policy in (*POLICIES, "unknown"))],
-            cards=selected[query.offset : query.offset + ROWS],
-            selected=len(selected),
+            cards=selected_cards[query.offset : query.offset + ROWS],
+            selected=len(selected_cards),
             rows=ROWS,
             outcomes=", ".join(f"{predictions.totals[name]} {text}" for name, text in OUTCOMES.items()),
             plot=predictions.plot(),
@@ -229,7 +229,7 @@ class ClusterPages:
         )
 
     async def node_rows(self, request: Request) -> Response:
-        """Return all nodes for the script, or those that changed after the serial number ``since``."""
+        """Return all nodes for the script, or the nodes that changed after the serial number ``since``."""
         text = request.query_params.get("since", "")
         since = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
         cards = await gather_items(self._all_cards())
@@ -410,12 +410,12 @@ class ClusterPages:
         pod = asked_pod(api_pod)
         async with self._computing:
             notes = tuple(filter(None, [self._proposal(api_pod.metadata.uid)]))
-            answered = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, notes, api_pod)
+            answered_pod = await self._ask(api_pod.metadata.full_name, pod, api_pod.spec, notes, api_pod)
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         document = path("/v1/explain", namespace, name)
         # What claims and demands add to the kubelet's decision is not in the file.
         file = "" if pod.uses_claims or has_demands(pod) else path("/pods", namespace, name, "file")
-        return self._templates.response("pod.html", answered=answered, document=document, file=file)
+        return self._templates.response("pod.html", answered=answered_pod, document=document, file=file)
 
     async def pod_file(self, request: Request) -> Response:
         """Return what the kubelet of a node would decide on a pod now, as one file for a ticket."""
@@ -498,8 +498,8 @@ class ClusterPages:
                 name = f"{workload.kind} {workload.title}"
                 new_answers.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
             considered = [
-                {node for group in answered.answers.groups if not group.first.excluded for node in group.nodes}
-                for answered in new_answers
+                {node for group in answered_pod.answers.groups if not group.first.excluded for node in group.nodes}
+                for answered_pod in new_answers
             ]
             gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
             if gang is not None:

@@ -95,7 +95,7 @@ class PlanController:
         self._wake = asyncio.Event()
         self._running = False
         self._active: Plan | None = None  #: as it was read or written last
-        self._written: list[PlanStatus] = []  #: those that the active plan may have by us
+        self._written: list[PlanStatus] = []  #: statuses that the active plan may have from us
         self._pending: instructions.WritePlan | None = None  #: the status that is to be written next
         self._writing = False
         self._ended: set[str] = set()  #: uids of plans that are over, although the watch may not show it yet
@@ -171,26 +171,26 @@ class PlanController:
         """Begin with the oldest plan if none is active; return the seconds after which to look again."""
         plans = sorted(self.plans.objects.values(), key=_age_key)
         self._ended &= {plan.metadata.uid for plan in plans}
-        waiting = [plan for plan in plans if not plan.final and plan.metadata.uid not in self._ended]
-        waiting = [plan for plan in waiting if plan.metadata.deletion_timestamp is None]
+        waiting_plans = [plan for plan in plans if not plan.final and plan.metadata.uid not in self._ended]
+        waiting_plans = [plan for plan in waiting_plans if plan.metadata.deletion_timestamp is None]
         active = self._active
         if active is not None:
-            current = next((plan for plan in waiting if plan.metadata.uid == active.metadata.uid), None)
+            current = next((plan for plan in waiting_plans if plan.metadata.uid == active.metadata.uid), None)
             if current is None:
                 self._active = None
                 self._live.schedule(events.PlanCancelled(active.metadata.uid))
             else:
                 self._live.schedule(events.PlanPaused(current.metadata.uid, current.spec.paused))
         seconds = None
-        if self._active is None and waiting:
+        if self._active is None and waiting_plans:
             failures: list[StepFailure] = []
-            with self._live.guard.guarded(ServiceStep.PLAN, waiting[0].metadata.name, undo=failures.append):
-                seconds = await self._activate(waiting[0])
+            with self._live.guard.guarded(ServiceStep.PLAN, waiting_plans[0].metadata.name, undo=failures.append):
+                seconds = await self._activate(waiting_plans[0])
             for failure in failures:
-                await self._give_up(waiting[0], failure)
+                await self._give_up(waiting_plans[0], failure)
         if self._active is not None:
             name = self._active.metadata.name
-            for plan in waiting:
+            for plan in waiting_plans:
                 if plan.metadata.uid != self._active.metadata.uid:
                     await self._say_pending(plan, f"waits for the end of plan {name}")
         return seconds
@@ -214,8 +214,8 @@ class PlanController:
 
     def _order(self, plan: Plan) -> PlanOrder:
         timing = self._client.timing
-        created = seconds_of(plan.metadata.creation_timestamp)
-        seconds_left = created + plan.spec.deadline_seconds - timing.time_of_day()
+        creation = seconds_of(plan.metadata.creation_timestamp)
+        seconds_left = creation + plan.spec.deadline_seconds - timing.time_of_day()
         return PlanOrder(
             uid=plan.metadata.uid,
             name=plan.metadata.name,
@@ -251,12 +251,12 @@ class PlanController:
         """Return what concerns the pods of a plan, and the pods that are disrupted together with these."""
         uids = {step.pod.uid for step in plan.spec.steps} | {step.pod for step in plan.status.steps if step.pod}
         uids |= {step.placed for step in self._progress(plan) if step.placed}
-        planned = [pod for pod in facts.pods if pod.metadata.uid in uids]
-        groups = {key for pod in planned if (key := group_of(pod)) is not None}
+        planned_pods = [pod for pod in facts.pods if pod.metadata.uid in uids]
+        groups = {key for pod in planned_pods if (key := group_of(pod)) is not None}
         related = [pod for pod in facts.pods if pod.metadata.uid in uids or group_of(pod) in groups]
         admissions = [step for step in plan.spec.steps if step.action is StepAction.ADMIT]
         admitted_uids = {step.pod.uid for step in admissions if not step.replacement}
-        priorities = [pod.spec.priority or 0 for pod in planned if pod.metadata.uid in admitted_uids]
+        priorities = [pod.spec.priority or 0 for pod in planned_pods if pod.metadata.uid in admitted_uids]
         rules = EvictionRules(
             exempt=plan.spec.exempt,
             allow_preemption=plan.spec.allow_preemption and bool(priorities),
@@ -265,12 +265,12 @@ class PlanController:
         nodes = {node.metadata.name: node for node in self._live.nodes.objects.values()}
         view = ClusterView(nodes=nodes, cluster=self._live.cluster, reports={}, unknown={}, doubts={}, stale={})
         planned_nodes = {step.node for step in plan.spec.steps}
-        selected = replace(facts, pods=related)
+        selected_facts = replace(facts, pods=related)
         running = [
             replace(pod, hosts=frozenset(planned_nodes.intersection(pod.hosts or ())))
-            for pod in running_pods(view, selected, rules, priority=min(priorities, default=0))
+            for pod in running_pods(view, selected_facts, rules, priority=min(priorities, default=0))
         ]
-        self._evicted = {pod.metadata.uid: pod for pod in planned}
+        self._evicted = {pod.metadata.uid: pod for pod in planned_pods}
         return events.PlanFactsRead(plan.metadata.uid, tuple(running), _waiting_pods(running, facts.pods))
 
     def _progress(self, plan: Plan) -> Sequence[StepProgress]:
@@ -409,12 +409,12 @@ def _age_key(plan: Plan) -> tuple[float, str]:
 
 def _waiting_pods(running: Collection[RunningPod], pods: Collection[PodWithVolumes]) -> dict[str, tuple[str, ...]]:
     """Return the pods without nodes of the controllers of *running*."""
-    waiting: dict[str, tuple[str, ...]] = {uid: () for pod in running for uid in sorted(pod.controllers)}
+    pods_by_controller: dict[str, tuple[str, ...]] = {uid: () for pod in running for uid in sorted(pod.controllers)}
     for pod in pods:
         if not pod.spec.node_name:
-            for uid in controller_uids(pod) & waiting.keys():
-                waiting[uid] = (*waiting[uid], pod.metadata.uid)
-    return waiting
+            for uid in controller_uids(pod) & pods_by_controller.keys():
+                pods_by_controller[uid] = (*pods_by_controller[uid], pod.metadata.uid)
+    return pods_by_controller
 
 
 def read_steps(plan: Plan) -> tuple[ActiveStep, ...]:

@@ -62,6 +62,6 @@ def missing_pods(pods: Sequence[ApiPod], templates: Sequence[Workload]) -> int:
 
 def with_gangs(facts: PlanFacts, pods: Iterable[ApiPod]) -> list[ApiPod]:
     """Return the waiting pods of *pods*, with all waiting pods of the same groups."""
-    waiting = [pod for pod in pods if not pod.spec.node_name and not pod.finished]
-    members = [member for pod in waiting for member in gang_of(facts, pod)]
+    waiting_pods = [pod for pod in pods if not pod.spec.node_name and not pod.finished]
+    members = [member for pod in waiting_pods for member in gang_of(facts, pod)]
     return list({member.metadata.uid: member for member in members}.values())

@@ -95,7 +95,7 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerGroup:
-    """Nodes that answer alike; what follows from a decision is about the first of them."""
+    """Nodes that answer alike; what follows from a decision is about the first node."""
 
     answers: tuple[NodeAnswer, ...]
     misfits: tuple[str, ...] = ()  #: what does not fit
@@ -247,17 +247,20 @@ def _ask_node(
     verdict = verdicts[name] if record else unknown(view.unknown.get(name, NO_REPORT.reason))
     if record and record.holds(pod.uid):
         verdict = view.cluster.assume(pod, name)  # changes nothing: the pod is there
-    excluded = exclusions(node, spec)
+    exclusion_reasons = exclusions(node, spec)
     if missing := missing_devices(record, node, pod):
-        excluded = (*excluded, sentences.no_plugin(missing))
+        exclusion_reasons = (*exclusion_reasons, sentences.no_plugin(missing))
     verdict, steering = steered_verdict(view, pod, name, verdict)
     claims: tuple[ExplainedClaim, ...] = ()
     if view.claims is not None and pod.uses_claims:
         fit = view.claims.fit_on(pod, name, record)
-        excluded = excluded if fit.possible else (*excluded, fit.reason)
+        exclusion_reasons = exclusion_reasons if fit.possible else (*exclusion_reasons, fit.reason)
         claims = next(iter(explain_claims(view.claims, record, pod, verdict)), ())
-        excluded = (*excluded, *{claim.locality.unmet for claim in claims if not claim.locality.possible})
-    return NodeAnswer(name, verdict, excluded, claims, steering)
+        exclusion_reasons = (
+            *exclusion_reasons,
+            *{claim.locality.unmet for claim in claims if not claim.locality.possible},
+        )
+    return NodeAnswer(name, verdict, exclusion_reasons, claims, steering)
 
 
 def steered_verdict(view: ClusterView, pod: Pod, node: str, verdict: Verdict) -> tuple[Verdict, str]:

@@ -91,7 +91,7 @@ class GroupMembers(NamedTuple):
 
     waiting: tuple[ApiPod, ...]  #: that a scheduler can bind
     gated: tuple[ApiPod, ...]
-    bound: tuple[ApiPod, ...]  #: those that have succeeded included
+    bound: tuple[ApiPod, ...]  #: succeeded pods included
     minimum: int
 
     @property

@@ -184,10 +184,12 @@ def find_owner(pod: ApiPod) -> OwnerReference | None:
 
 
 def _since(pod: ApiPod) -> str:
-    created = pod.metadata.creation_timestamp or ""
+    creation = pod.metadata.creation_timestamp or ""
     if pod.finished:  # the last condition changed when its containers ended, or when it was bound and rejected
-        return max((condition.last_transition_time or "" for condition in pod.status.conditions), default="") or created
-    return binding_time(pod)[0] if pod.spec.node_name else created
+        return (
+            max((condition.last_transition_time or "" for condition in pod.status.conditions), default="") or creation
+        )
+    return binding_time(pod)[0] if pod.spec.node_name else creation
 
 
 def _age(pod: ApiPod) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def share(manifest: str) -> str:
 def read_shared(text: str) -> str:
     """Return the manifest of a link; empty if it cannot be read."""
     try:
-        packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        return zlib.decompressobj().decompress(packed, _MAX_BYTES).decode("utf-8")
+        packed_text = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return zlib.decompressobj().decompress(packed_text, _MAX_BYTES).decode("utf-8")
     except (binascii.Error, zlib.error, ValueError):
         return ""

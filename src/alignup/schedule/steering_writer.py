@@ -99,10 +99,10 @@ class SteeringWriter:
 
     async def _write_all(self, node: str) -> None:
         """Write the instructions to one observer that wait."""
-        waiting = self._waiting[node]
+        instructions = self._waiting[node]
         try:
-            while waiting:
-                instruction = waiting.popleft()
+            while instructions:
+                instruction = instructions.popleft()
                 try:
                     await self._write(instruction)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next ones are written

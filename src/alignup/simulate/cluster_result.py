@@ -68,7 +68,7 @@ class StrandedTotals(Document, frozen=True, kw_only=True):
 class Alignment(Document, frozen=True, kw_only=True):
     """The NUMA nodes of the admitted pods."""
 
-    pods_by_numa_nodes: Mapping[str, Count]  #: number of NUMA nodes → pods; "0": nothing of theirs has a NUMA node
+    pods_by_numa_nodes: Mapping[str, Count]  #: number of NUMA nodes → pods; "0": pods without resources on a NUMA node
     mean_distance: float  #: between the NUMA nodes of a pod, over the pods that have any; 10 is local
 
 

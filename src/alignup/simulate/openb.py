@@ -104,12 +104,12 @@ def read_pods(path: Path, *, note: Callable[[str], None] = lambda _: None) -> tu
         if key not in shapes:
             shapes[key] = build_pod(milli, memory, gpus, guaranteed=guaranteed)
         name = row.text("name")
-        created = row.number("creation_time")
-        start = row.number("scheduled_time") if row.text("scheduled_time") else created
+        creation = row.number("creation_time")
+        start = row.number("scheduled_time") if row.text("scheduled_time") else creation
         duration = max(row.number("deletion_time") - start, 1.0)
         models = tuple(sorted(filter(None, row.text("gpu_spec").split("|"))))
         selector = {MODEL_LABEL: models} if models else {}
-        submissions.append(PodSubmission(created, replace(shapes[key], name=name, uid=name), duration, selector))
+        submissions.append(PodSubmission(creation, replace(shapes[key], name=name, uid=name), duration, selector))
     repeated_count = len(submissions) - len({submission.pod.uid for submission in submissions})
     if repeated_count:
         raise TraceError(f"{repeated_count} pods have the name of another one", file=str(path))

@@ -127,7 +127,7 @@ class HostIndex:
             heapq.heappush(ratings.heap, (-rating, state))
 
     def _first(self, pod_class: EqualPods, ratings: _ClassRatings) -> SimulatedHost | None:
-        skipped = []
+        skipped_entries = []
         best = None
         while ratings.heap and best is None:
             entry = ratings.heap[0]
@@ -136,10 +136,10 @@ class HostIndex:
             if best is None:
                 heapq.heappop(ratings.heap)
                 if members:  # others of the class may come
-                    skipped.append(entry)
+                    skipped_entries.append(entry)
                 else:
                     ratings.queued.discard(entry[1])
-        for entry in skipped:
+        for entry in skipped_entries:
             heapq.heappush(ratings.heap, entry)
         return None if best is None else self._hosts[best]
 

@@ -58,7 +58,7 @@ class SharedPoolMeter:
         self._machine = host.machine
         self._time = start
         managed = host.settings.cpus.policy == CpuPolicy.STATIC
-        self._all_cpus = 0 if managed else host.view.all_cpus  #: those that are shared if no manager gives any away
+        self._all_cpus = 0 if managed else host.view.all_cpus  #: the shared CPUs if no manager gives any away
         self._division: dict[str, PoolShare] = {}
         self._now = (0, PoolLocality(), PoolLocality())  #: pods, and sums over them under the kubelet and the plugin
         self._duration = 0.0

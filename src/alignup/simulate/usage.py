@@ -212,12 +212,12 @@ class RequestMeter:
     def _add_point(self, point: TimelinePoint) -> None:
         """Add a point, and before it the peaks that are above both it and the point before."""
         around = (*self.points[-1:], point)
-        hidden = {
+        hidden_peaks = {
             peak.time: peak
             for name, peak in self._peaks.items()
             if getattr(peak, name) > max(getattr(neighbor, name) for neighbor in around)
         }
-        self.points += [*(hidden[time] for time in sorted(hidden)), point]
+        self.points += [*(hidden_peaks[time] for time in sorted(hidden_peaks)), point]
         self._peaks.clear()
 
     def add(self, request: FitRequest, *, by: int = 1) -> None:

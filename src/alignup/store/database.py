@@ -134,7 +134,7 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         """Return the connection; raise an error if others would not find its files: what is written would be lost."""
         connection = self._connection or self._connect()
-        for path, opened in zip((self.path, self._log), self._files or (), strict=False):
+        for path, open_status in zip((self.path, self._log), self._files or (), strict=False):
             try:
                 status = path.lstat()
             except FileNotFoundError as error:
@@ -143,7 +143,7 @@ class Database:
                 raise StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.MISSING) from error
             except OSError as error:
                 raise self.unwritable(error.strerror or str(error)) from error
-            if not os.path.samestat(status, opened):
+            if not os.path.samestat(status, open_status):
                 raise self.unwritable(f"{path.name} was replaced by another file")
         return connection
 

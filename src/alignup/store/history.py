@@ -37,7 +37,7 @@ class NewDecision(NamedTuple):
 
     document: DecisionDocument
     time: float  #: seconds since 1970
-    outcome: str = ""  #: for the pod, ``waiting`` for one that was set aside; empty: that of the decision
+    outcome: str = ""  #: for the pod, ``waiting`` if it was set aside; empty: the outcome of the decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ GRACE = 1.0  #: seconds for pending calls to end
 
 #: Request type, and what the stream sends at its start and whenever that has changed.
 StreamMethod = tuple[type[Message], Callable[[], Message]]
-Methods = Mapping[str, unix_grpc.Method | StreamMethod]  #: streams are those that the service declares as such
+Methods = Mapping[str, unix_grpc.Method | StreamMethod]  #: streams are the methods that the service declares as such
 _Stream = asyncio.Queue[Message | None]  #: the messages to send; ``None`` ends it
 
 

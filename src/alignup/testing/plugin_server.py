@@ -40,8 +40,8 @@ class Preference(StrEnum):
     def choose(self, available: Sequence[str], *, must_include: Sequence[str], size: int) -> tuple[str, ...]:
         """Return *size* of the *available* device ids, those of *must_include* first."""
         rest = set(available).difference(must_include)
-        ordered = sorted(rest, key=natural_sort_key, reverse=self is Preference.HIGHEST)
-        return (*must_include, *ordered)[:size]
+        ordered_ids = sorted(rest, key=natural_sort_key, reverse=self is Preference.HIGHEST)
+        return (*must_include, *ordered_ids)[:size]
 
 
 def parse_device_list(resource: str, text: str) -> tuple[Device, ...]:

@@ -88,9 +88,9 @@ def _to_json(fields: EventDict, **_options: object) -> str:
 
     A name can contain line separators and terminal escapes that JSON allows; a line with such is written in ASCII.
     """
-    ordered = {name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields)
-    line = _ENCODER.encode(ordered)
-    return line if line.isprintable() else _ASCII_ENCODER.encode(ordered)
+    ordered_fields = {name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields)
+    line = _ENCODER.encode(ordered_fields)
+    return line if line.isprintable() else _ASCII_ENCODER.encode(ordered_fields)
 
 
 def _escape(text: str, *, keep: str = "") -> str:

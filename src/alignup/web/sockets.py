@@ -116,12 +116,12 @@ def _table_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port:
 
     The table of IPv6 (*six*) has IPv4 addresses, too, of sockets that can use both.
     """
-    packed = address.packed
+    packed_address = address.packed
     if six and address.version == 4:
-        packed = _MAPPED + packed
+        packed_address = _MAPPED + packed_address
     elif not six:
-        packed = packed.removeprefix(_MAPPED)
-    words = [packed[start : start + 4][::_STEP].hex().upper() for start in range(0, len(packed), 4)]
+        packed_address = packed_address.removeprefix(_MAPPED)
+    words = [packed_address[start : start + 4][::_STEP].hex().upper() for start in range(0, len(packed_address), 4)]
     return f"{''.join(words)}:{port:04X}".encode()
 
 
@@ -200,14 +200,14 @@ def _try_lock(name: Path) -> int | None:
         raise ListenError(f"cannot lock {name}: {error.strerror}\nremove it, or choose another path") from error
     locked = False
     try:
-        opened = os.fstat(handle)
-        if opened.st_uid != os.geteuid():
-            problem = f"cannot lock {name}: it belongs to another user (uid {opened.st_uid})"
+        open_status = os.fstat(handle)
+        if open_status.st_uid != os.geteuid():
+            problem = f"cannot lock {name}: it belongs to another user (uid {open_status.st_uid})"
             raise ListenError(f"{problem}\nremove it, or choose a directory that other users cannot write to")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             current = name.lstat()
-            locked = (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
+            locked = (current.st_dev, current.st_ino) == (open_status.st_dev, open_status.st_ino)
         except (BlockingIOError, FileNotFoundError):
             return None
         return handle if locked else None

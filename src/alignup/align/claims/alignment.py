@@ -85,7 +85,7 @@ class ClaimState:
 
     name: str  #: in the pod; of an extended resource that a DeviceClass offers, the resource
     claim: Claim | None  #: ``None``: its object is missing
-    #: allocated devices, or if there are none yet, those that match: request → its devices
+    #: allocated devices, or if there are none yet, devices that match: request → its devices
     devices: tuple[tuple[str, SliceDevice], ...] = ()
     allocated: bool = False
     problem: str = ""  #: why its devices are not known

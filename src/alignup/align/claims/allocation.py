@@ -25,7 +25,7 @@ def allocate(
 ) -> tuple[tuple[AllocatedDevice, ...], ...] | None:
     """Return devices for each of *claims*, as the scheduler could allocate them; ``None``: there are none.
 
-    *devices* are those that the host can use. ``WorkLimitError`` if too many combinations would have to be tried.
+    *devices* are the devices that the host can use. ``WorkLimitError`` if too many combinations would have to be tried.
     """
     search = _Search(claims, devices, matches, set(taken_ids))
     return search.result() if search.allocate(0, 0) else None

@@ -30,7 +30,7 @@ class SliceDevice:
 
     id: DeviceId
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)  #: by qualified name
-    versions: frozenset[str] = frozenset()  #: those of the attributes that are semantic versions
+    versions: frozenset[str] = frozenset()  #: names of attributes that are semantic versions
     capacity: Mapping[str, Quantity] = field(default_factory=dict)  #: by qualified name
     nodes: NodeSet | None = None  #: NUMA nodes; ``None``: unknown
     taints: tuple["DeviceTaint", ...] = ()
@@ -45,7 +45,7 @@ class ClaimRequest:
     name: str  #: ``gpu``, or ``gpu/large`` for an alternative
     device_class: str
     count: int | None = 1  #: ``None``: all that match
-    selectors: tuple[str, ...] = ()  #: CEL expressions of the request; those of its class count, too
+    selectors: tuple[str, ...] = ()  #: CEL expressions of the request; expressions of its class count, too
     admin_access: bool = False  #: the devices may be in use
     tolerations: tuple["DeviceToleration", ...] = ()
     capacity: bool = False  #: whether it asks for a part of a device, which is not computed here
@@ -156,7 +156,7 @@ class ClaimObjects:
     templates: Mapping[tuple[str, str], Claim] = field(default_factory=dict)  #: by namespace and name
 
     def class_of(self, resource: str) -> DeviceClass | None:
-        """Return the class that offers an extended resource; of several, the first by name."""
+        """Return the class that offers an extended resource; of several classes, the first by name."""
         if names.is_device_class(resource):
             return self.classes.get(resource.removeprefix(names.DEVICE_CLASS_PREFIX))
         offering = [

@@ -56,7 +56,7 @@ def create_selection(
 def select_reserved_cpus(
     view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0, release: Release = NEWEST
 ) -> CpuSet:
-    """Return the *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
+    """Return the *count* CPUs reserved for the system: the *explicit* CPUs, or the CPUs that are selected first."""
     reserved = explicit
     if not reserved:
         # Like the kubelet, report an impossible count as a set of the wrong size.
@@ -125,7 +125,7 @@ class CpuProvider(Provider[CpuLedger]):
     pod_level: bool = False
     #: copy defects of the kubelet: a pod with pod-level resources that is admitted again is rejected, or is placed
     #: again and loses its CPUs (here it keeps them); a start fails if no shared CPU is left (here it does not); on
-    #: uneven machines CPUs are taken that are not free; CPUs come from other NUMA nodes than those that were chosen
+    #: uneven machines CPUs are taken that are not free; CPUs come from other NUMA nodes than the chosen ones
     kubelet_faults: bool = False
     kubelet_release: Release = NEWEST
     allocatable: CpuSet = field(init=False)  #: the CPUs that containers can own; none under policy none

@@ -238,11 +238,11 @@ def _whole_by_size(
 
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
-    """Return those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
-    touched = [group for group in groups if group & within]
-    if len(touched) > 1:
-        touched.sort(key=lambda group: (group & free).bit_count())
-    return touched
+    """Return the *groups* (in the order of their ids) that overlap *within*, groups with fewest free CPUs first."""
+    touched_groups = [group for group in groups if group & within]
+    if len(touched_groups) > 1:
+        touched_groups.sort(key=lambda group: (group & free).bit_count())
+    return touched_groups
 
 
 def _take_whole(
@@ -287,7 +287,7 @@ class DistributionPlan(NamedTuple):
     nodes: Indexes
     share: int
     extra: Indexes
-    #: the nodes that take turns in giving the remainder, and those of which they were chosen
+    #: the nodes that take turns in giving the remainder, and the nodes of which they were chosen
     turns: Indexes = ()
     able: Indexes = ()
     perfect: bool = False  #: whether all nodes have equally many free CPUs afterwards
@@ -409,7 +409,7 @@ class _Search:
         self._exact = len(sizes) <= MAX_EXACT_NODES
         self._squares = sum(size * size for size in sizes)
         self._left = sum(sizes) - count
-        # With sockets, the share is at most that of the smallest node; without, such a node is excluded.
+        # With sockets, the share is at most the share of the smallest node; without, such a node is excluded.
         self._able = [index for index, size in enumerate(sizes) if sockets or size >= self._even_share]
         #: the richest combination of all nodes, and of each socket, where it has enough
         self.richest: list[Indexes] = []

@@ -53,7 +53,7 @@ class DeviceChoices:
         return tuple({id_ for option in self.options for pool in option for id_ in pool.ids})
 
     def sets(self) -> Iterator[tuple[str, ...]]:
-        """Yield every choice, those with the lowest devices of an option first."""
+        """Yield every choice, choices with the lowest devices of an option first."""
         for option in self.options:
             for parts in product(*[combinations(pool.ids, pool.take) for pool in option]):
                 yield tuple(sorted([id_ for part in parts for id_ in part], key=natural_sort_key))

@@ -41,14 +41,14 @@ class DeviceInventory:
 
     devices: tuple[Device, ...]  #: in natural order of their unique ids
     machine: NodeSet  #: the NUMA nodes of the machine
-    hints_all_nodes: bool = False  #: whether hints name all of them, not only those with devices
+    hints_all_nodes: bool = False  #: whether hints name all nodes, not only nodes with devices
     preferred_allocation: bool = False  #: whether the plugin supports GetPreferredAllocation
     registered: bool = True  #: ``False``: the plugin is gone for so long that the resource is removed
     remembered: bool = False  #: after a restart, until the plugin is back: only the held devices are known
     indexes: Mapping[str, int] = field(init=False, compare=False)  #: id → index, in the order of ``devices``
     healthy: DeviceSet = field(init=False, compare=False)
-    with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, even without nodes
-    placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes
+    with_topology: DeviceSet = field(init=False, compare=False)  #: devices with topology, even without nodes
+    placed: DeviceSet = field(init=False, compare=False)  #: devices on any node, including unknown nodes
     groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on exactly these
     weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
     nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints
@@ -103,8 +103,8 @@ class DeviceInventory:
     ) -> Self:
         """Return an inventory of *devices*; of two with the same id, the later one counts."""
         devices_by_id = {device.id: device for device in devices}
-        ordered = tuple(devices_by_id[id_] for id_ in sorted(devices_by_id, key=natural_sort_key))
-        return cls(ordered, machine, hints_all_nodes, preferred_allocation)
+        ordered_devices = tuple(devices_by_id[id_] for id_ in sorted(devices_by_id, key=natural_sort_key))
+        return cls(ordered_devices, machine, hints_all_nodes, preferred_allocation)
 
     def min_width(self, count: int, *, resource: str) -> int:
         """Return the fewest nodes near *count* devices, if all are healthy and free; all nodes for too few devices.
@@ -207,11 +207,11 @@ class CoverageFamily(HintFamily):
 
     def fitting_sets(self) -> tuple[NodeSet, ...]:
         every = subsets(self.nodes)
-        touched = [0] * len(every)
+        worths = [0] * len(every)
         for mask, weight in self.weights.items():
-            touched = [worth + weight if nodes & mask else worth for nodes, worth in zip(every, touched, strict=True)]
+            worths = [worth + weight if nodes & mask else worth for nodes, worth in zip(every, worths, strict=True)]
         need = self.need
-        return tuple([nodes for nodes, worth in zip(every, touched, strict=True) if worth >= need])
+        return tuple([nodes for nodes, worth in zip(every, worths, strict=True) if worth >= need])
 
     def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
         if nodes & ~self.nodes:
@@ -269,17 +269,17 @@ def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
         return None
     if are_single_nodes(weights):
         return _richest(weights.values(), need)
-    touched = _units(weights)
-    at_least = _richest(map(int.bit_count, touched.values()), need)
+    units_by_node = _units(weights)
+    at_least = _richest(map(int.bit_count, units_by_node.values()), need)
     if at_least == 1:
         return 1
     reached_units, at_most = 0, 0
     while reached_units.bit_count() < need:  # the greedy choice
-        reached_units |= max(touched.values(), key=lambda units: (units & ~reached_units).bit_count())
+        reached_units |= max(units_by_node.values(), key=lambda units: (units & ~reached_units).bit_count())
         at_most += 1
     if at_least == at_most or are_nested(weights):
         return at_most
-    search = _Search(_undominated(touched), _charges(weights), source)
+    search = _Search(_undominated(units_by_node), _charges(weights), source)
     return next((count for count in range(at_least, at_most) if search.completes(search.choices, count, need)), at_most)
 
 
@@ -296,7 +296,7 @@ def are_nested(masks: Collection[NodeSet]) -> bool:
 
 
 def _richest(gains: Iterable[int], need: int) -> int:
-    """Return the number of *gains*, largest first, that reach *need*; all of them together do."""
+    """Return how many *gains*, largest first, reach *need*; all gains together do."""
     ranked_gains = sorted(gains, reverse=True)
     count = 1
     total_gain = ranked_gains[0]
@@ -308,14 +308,14 @@ def _richest(gains: Iterable[int], need: int) -> int:
 
 def _units(weights: Weights) -> dict[int, Bits]:
     """Return node → what it touches, as one bit per unit of weight."""
-    touched: dict[int, Bits] = {}
+    units_by_node: dict[int, Bits] = {}
     start = 0
     for mask, weight in weights.items():
         units = (1 << weight) - 1 << start
         start += weight
         for node in bits.members(mask):
-            touched[node] = touched.get(node, 0) | units
-    return touched
+            units_by_node[node] = units_by_node.get(node, 0) | units
+    return units_by_node
 
 
 def _charges(weights: Weights) -> list[Bits]:
@@ -334,10 +334,10 @@ def _charges(weights: Weights) -> list[Bits]:
     return charges
 
 
-def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
+def _undominated(units_by_node: Mapping[int, Bits]) -> list[Bits]:
     """Return what nodes touch, without nodes whose units another node touches too."""
     sets: list[Bits] = []
-    for units in sorted(touched.values(), key=int.bit_count, reverse=True):
+    for units in sorted(units_by_node.values(), key=int.bit_count, reverse=True):
         if all(units & ~other for other in sets):
             sets.append(units)
     return sets

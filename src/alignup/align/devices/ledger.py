@@ -28,7 +28,7 @@ class DeviceLedger:
     PROVIDER: ClassVar = "device"
 
     nodes: NodeSet  #: the NUMA nodes of the machine
-    hints_all_nodes: bool = False  #: whether hints name all of them, not only those with devices of the resource
+    hints_all_nodes: bool = False  #: whether hints name all nodes, not only nodes with devices of the resource
     inventories: Mapping[str, DeviceInventory] = field(default_factory=dict)  #: by resource
     held: Mapping[str, Mapping[str, DeviceIds]] = field(default_factory=dict)  #: pod uid → container → what it holds
     #: the last pod handled, and the devices of its init containers that its next container may reuse

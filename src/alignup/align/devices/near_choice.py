@@ -28,7 +28,7 @@ from alignup.align.devices.hints import natural_sort_key
 from alignup.align.locality import DeviceKind, Level, Locality
 from alignup.align.machine import Machine
 
-MAX_STEPS = 25_000  #: to visit the sets of one kind: those of 8 of 16 different devices take 24,310
+MAX_STEPS = 25_000  #: to visit the sets of one kind: sets of 8 of 16 different devices take 24,310
 MAX_PAIRS = 30_000  #: of sets of two kinds
 _MAX_STARTS = 8  #: devices that a choice one by one begins with, unless there are demands
 _UNKNOWN = (len(Level), 0)  #: the rank of two devices if the machine cannot say how near they are
@@ -51,7 +51,7 @@ class NearRequest(NamedTuple):
     resource: str
     option: Option  #: the pools to choose from
     every: tuple[str, ...]  #: all devices of the resource
-    free: Collection[str | None]  #: those that are healthy, and that no container holds
+    free: Collection[str | None]  #: healthy devices that no container holds
 
 
 class NearDevices(NamedTuple):
@@ -401,7 +401,7 @@ def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
 
 
 def _take_one_by_one(parts: Sequence[_Part]) -> list[_Set]:
-    """Return sets that are built device by device, the best of those that begin with different devices."""
+    """Return sets that are built device by device, the best of the sets that begin with different devices."""
     first = parts[0]
     candidates: list[tuple[tuple[object, ...], list[_Set]]] = []
     for start in [index for _, members in first.pools for index in members if first.lower[index] < 0]:

@@ -124,9 +124,9 @@ class PluginRules:
         if machine is None or not machine.pci:
             return None
         entries = {id_: address for id_ in ids if (address := machine.locality.find(id_))}
-        stated = {frozenset(level.devices) for level in machine.stated_levels}
+        stated_pairs = {frozenset(level.devices) for level in machine.stated_levels}
         pairs = combinations(entries.values(), 2)
-        if len(entries) < len(ids) or not (machine.links or all(frozenset(pair) in stated for pair in pairs)):
+        if len(entries) < len(ids) or not (machine.links or all(frozenset(pair) in stated_pairs for pair in pairs)):
             return None
         return machine.locality, entries
 

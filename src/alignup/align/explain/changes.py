@@ -334,9 +334,9 @@ def migrate_host(host: Host, settings: Settings) -> Host:
     other = Host(host.machine, settings, others=host.others)
     provider, cpus = other.cpus, host.ledger.cpus
     if provider.policy is not CpuPolicy.NONE:
-        excluded = provider.reserved if provider.options.strict_cpu_reservation else 0
+        excluded_cpus = provider.reserved if provider.options.strict_cpu_reservation else 0
         owned_cpus = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
-        shared_cpus = other.view.all_cpus & ~(owned_cpus | excluded)
+        shared_cpus = other.view.all_cpus & ~(owned_cpus | excluded_cpus)
         if (shared_cpus, provider.reserved) != (cpus.shared, cpus.reserved):
             restored = provider.restore_ledger(shared_cpus, cpus.held, pod_held=cpus.pod_held)
             cpus = replace(restored, reusable=cpus.reusable)

@@ -102,7 +102,7 @@ def find_remedies(
 
 
 def _predicted(proposal: Proposal, host: Host, pod: Pod) -> Proposal | None:
-    """Return *proposal* with all choices of devices; ``None`` if some of them reject the pod."""
+    """Return *proposal* with all choices of devices; ``None`` if the pod is rejected with some choices."""
     changed_host, changed_pod = proposal.apply(host, pod)
     decision = changed_host.predict(changed_pod)
     return proposal._replace(decision=decision) if decision.admitted and not decision.may_be_rejected else None
@@ -271,7 +271,7 @@ def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:
 
 
 def subset_sums(amounts: Iterable[int], *, most: int = MAX_POINTS) -> SubsetSums:
-    """Return the sums of all subsets of *amounts*; above about *most*, only those of small subsets."""
+    """Return the sums of all subsets of *amounts*; above about *most* sums, only the sums of small subsets."""
     by_count: list[set[int]] = [{0}]
     complete = True
     for amount in amounts:

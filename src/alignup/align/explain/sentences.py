@@ -168,7 +168,7 @@ def describe_choices(placements: Sequence[Placement]) -> tuple[str, ...]:
 
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
-    """Return the allocations of several containers in one line; those in the shared CPU pool are listed together."""
+    """Return the allocations of several containers in one line, and containers in the shared CPU pool together."""
     allocations = {placement.container: describe_allocation(placement, shared="") for placement in placements}
     parts = [f"{container}: {allocation}" for container, allocation in allocations.items() if allocation]
     sharing = [container for container, allocation in allocations.items() if not allocation]
@@ -206,7 +206,7 @@ def _disagreeing(resources: Sequence[ResourceHints]) -> tuple[str, ...]:
         hidden |= more
     if not all(preferred.values()):
         return ()
-    for name in () if hidden else tuple(preferred):  # leave out those that prefer what all others prefer
+    for name in () if hidden else tuple(preferred):  # leave out resources that prefer what all others prefer
         others = [masks for other, masks in preferred.items() if other != name]
         if others and not set.intersection(*others):
             del preferred[name]

@@ -235,7 +235,7 @@ class MemoryLedger:
         return MemoryLedger(nodes, self.held, self.pod_held, self.last_pod, self.reusable)
 
     def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[NodeSet, Sizes]:
-        """Return the reusable memory of *pod* after *blocks*: an *init* container adds to it, others use it up."""
+        """Return the reusable memory of *pod* after *blocks*: *init* containers add memory, others use it up."""
         groups = {group: dict(sizes) for group, sizes in self.reusable_by(pod).items()}
         if not init and not groups:
             return groups

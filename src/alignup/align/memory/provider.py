@@ -186,7 +186,7 @@ class MemoryProvider(Provider[MemoryLedger]):
 
 
 def pinned_containers(pod: Pod) -> tuple[str, ...]:
-    """Return the containers that count as pinned in a pod placed as a whole: init, and those with requests."""
+    """Return the containers that count as pinned in a pod placed as a whole: init, and containers with requests."""
     return tuple(container.name for container in (*pod.init, *(other for other in pod.containers if _own(pod, other))))
 
 
@@ -211,8 +211,8 @@ def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSe
 
 
 def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block, ...]:
-    ordered = sorted(sizes.items()) if len(sizes) > 1 else sizes.items()
-    return tuple([Block(nodes, type_, size) for type_, size in ordered if size > 0 or zeros])
+    ordered_sizes = sorted(sizes.items()) if len(sizes) > 1 else sizes.items()
+    return tuple([Block(nodes, type_, size) for type_, size in ordered_sizes if size > 0 or zeros])
 
 
 def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:

@@ -117,8 +117,8 @@ class _Choice:
             rows = [list(self._rows(number, *part)) for number, part in enumerate(self.inputs)]
             numbers = iter(range(len(rows)))
             orders = product(*(permutations([next(numbers) for _ in inputs]) for inputs in self.providers))
-            ordered = ([rows[number] for number in chain.from_iterable(order)] for order in orders)
-            return sorted({self._winner(self._combine(lists, budget)) for lists in ordered})
+            ordered_rows = ([rows[number] for number in chain.from_iterable(order)] for order in orders)
+            return sorted({self._winner(self._combine(lists, budget)) for lists in ordered_rows})
         except BudgetExceededError:
             every = [hints for _, hints in self.inputs]
             return sorted(mask for mask in reachable_sets(every, self.nodes) if self._is_fit(mask))

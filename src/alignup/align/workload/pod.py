@@ -174,7 +174,7 @@ class Pod:
 
     @cached_property
     def request_key(self) -> str:
-        """Equal for pods with equal requests: on one ledger, the same decision applies to all of them."""
+        """Equal for pods with equal requests: on one ledger, the same decision applies to all such pods."""
         return repr(replace(self, name="", namespace="", uid="", labels={}))
 
     @cached_property

@@ -134,9 +134,9 @@ class HostStateReader:
         host = self._find_host(node, state, release)
         idle = _find_idle(node, host, ledger)
         entries = self._read_pods(node, ledger.pods, {*idle.devices.inventories, *ledger.resources})
-        registered = {resource: inventory.registered for resource, inventory in idle.devices.inventories.items()}
+        registered_ids = {resource: inventory.registered for resource, inventory in idle.devices.inventories.items()}
         cpus, memory = CpuResidue(None, ledger.lost_cpus), MemoryResidue(None, ledger.group_memory)
-        residue = ResidueDocument(cpus, memory, DeviceResidue(None, registered | ledger.resources), {})
+        residue = ResidueDocument(cpus, memory, DeviceResidue(None, registered_ids | ledger.resources), {})
         restored = restore_entries(entries, residue, idle=replace(host.ledger, devices=idle.devices))
         self._nodes[name] = node
         return HostReport(
@@ -275,8 +275,8 @@ def _find_idle(node: _Node, host: Host, ledger: HostLedgerObject) -> _IdleHost:
         for id_, address in zip(group.device_ids, chain(group.addresses, repeat("")), strict=False)
     )
     idle = replace(host.devices, devices=devices).initial_ledger()
-    for resource, registered in ledger.resources.items():
-        if resource in idle.inventories and not registered:
+    for resource, registered_ids in ledger.resources.items():
+        if resource in idle.inventories and not registered_ids:
             idle = idle.give_up(resource)
     machine = host.machine
     if ledger.pci != schema.EMPTY:

@@ -29,7 +29,7 @@ MAX_CONTAINERS = 10_000  #: that hold CPUs, memory or devices
 MAX_DEVICES = 50_000
 MAX_CLAIM_DEVICES = 10_000  #: in ResourceSlices of the node
 MAX_RESOURCES = 1_000  #: names of resources
-MAX_PCI_DEVICES = 4_096  #: whose place is published; that of others is unknown
+MAX_PCI_DEVICES = 4_096  #: whose place is published; the place of other devices is unknown
 MAX_LINKED_DEVICES = 4_096  #: in all links together
 
 HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again

@@ -31,7 +31,7 @@ class Access:
 
     server: str  #: a URL
     credentials: Credentials = field(default_factory=UserCredentials)
-    authority: bytes = b""  #: PEM certificates that the server's is verified with; empty: those of the system
+    authority: bytes = b""  #: PEM certificates that verify the server's certificate; empty: those of the system
     verify: bool = True  #: whether the server's certificate is verified
     server_name: str = ""  #: in the server's certificate; empty: the host in the URL
     proxy: str = ""  #: a URL; empty: none

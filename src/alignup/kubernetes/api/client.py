@@ -66,7 +66,7 @@ class WatchEvent(Generic[Object]):
 
 @dataclass(frozen=True, slots=True)
 class ObjectPage(Generic[Object]):
-    """A part of a list, or all of it; ``resource_version`` is that of the whole list."""
+    """A part of a list, or the whole list; ``resource_version`` belongs to the whole list."""
 
     items: tuple[Object, ...]
     resource_version: str
@@ -205,7 +205,7 @@ class ApiClient:
     async def apply(
         self, ref: ObjectRef[Object], document: Mapping[str, Any], *, manager: str = MANAGER, force: bool = True
     ) -> Object:
-        """Server-side apply: create the object or change the fields in *document*; this manager's others are removed.
+        """Server-side apply: create the object or change the fields in *document*; other fields of the manager go.
 
         Without *force*, a field that another manager owns is a :class:`ConflictError`.
         """

@@ -139,5 +139,5 @@ def binding_time(pod: ApiPod) -> tuple[str, str, str]:
     """Return a sort key for the order of bindings, as far as it is known; times of the API sort as text."""
     conditions = pod.status.conditions
     scheduled = [condition.last_transition_time or "" for condition in conditions if condition.type == "PodScheduled"]
-    created = pod.metadata.creation_timestamp or ""
-    return max(scheduled, default=created), created, pod.metadata.name
+    creation = pod.metadata.creation_timestamp or ""
+    return max(scheduled, default=creation), creation, pod.metadata.name

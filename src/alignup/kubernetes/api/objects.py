@@ -1,4 +1,4 @@
-"""Kubernetes objects, with only those of their fields that Alignup reads.
+"""Kubernetes objects, with only the fields that Alignup reads.
 
 Decoding skips everything else, which makes large lists fast and small. Names are Kubernetes' own with underscores;
 timestamps stay strings.

@@ -27,7 +27,7 @@ FETCH = "kubectl get --raw /api/v1/nodes/NODE/proxy/configz > configz.json"
 
 SNIPPET = "kubeletconfig.experimental"  #: the annotation of a PerformanceProfile with other fields, as JSON
 _DRA = "performance.openshift.io/dra-resource-management"
-#: The fields of a PerformanceProfile below ``spec``, and below those of them that are read.
+#: The fields of a PerformanceProfile below ``spec``, and below the fields that are read.
 _PROFILE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "": (
         *("additionalKernelArgs", "cpu", "globallyDisableIrqLoadBalancing", "hardwareTuning", "hugepages"),

@@ -46,7 +46,7 @@ from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
 
 SUFFIX = ".conf"
-MAX_FILES = 10_000  #: in a directory of drop-ins, also those that are not read
+MAX_FILES = 10_000  #: in a directory of drop-ins, also files that are not read
 
 _TYPE = {"apiVersion": VERSION, "kind": KIND}
 _FOLDED = {name.lower(): name for name in FIELDS}
@@ -327,8 +327,8 @@ def merge_drop_ins(
 def _walk(directory: Path) -> Iterator[Path]:
     """Yield the files below *directory*, subdirectories in their place among them; links to directories are files."""
     with os.scandir(directory) as entries:
-        ordered = sorted(entries, key=lambda entry: os.fsencode(entry.name))
-    for entry in ordered:
+        ordered_entries = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    for entry in ordered_entries:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
         else:

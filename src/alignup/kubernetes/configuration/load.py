@@ -89,7 +89,7 @@ def decode_document(document: ParsedDocument, *, name: str, release: Release = N
     used_fields = {field: value for field, value in values.items() if field in USED_FIELDS}
     gates = used_fields.get("featureGates")
     if gates and (problems := feature_gates.problems(gates, release)):
-        # Unknown gates are most often those of another release.
+        # Unknown gates are most often gates of another release.
         unknown_gates = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
         names = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown_gates]
         advice = f"remove {', '.join(names)}: Kubernetes {release} has no such feature gate" if names else None

@@ -42,7 +42,7 @@ class GoNumber:
 
 @dataclass(slots=True)
 class GoObject:
-    """All members in order, also those with a repeated key. An array is a list."""
+    """All members in order, also members with a repeated key. An array is a list."""
 
     pairs: "GoPairs"
 

@@ -343,7 +343,7 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
         for container, devices in sorted(containers.items())
         for resource, ids in sorted(devices.items())
     )
-    registered = {
+    registered_ids = {
         resource: inventory.names(inventory.healthy)
         for resource, inventory in sorted(ledger.devices.inventories.items())
         if inventory.registered
@@ -359,13 +359,13 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
             baselines=ledger.cpus.held if settings.gates.on(state_files.BASELINES_GATE) else {},
         ),
         memory=_memory_state(ledger.memory, policy=settings.memory_policy),
-        devices=DeviceState(entries=entries, registered=registered),
+        devices=DeviceState(entries=entries, registered=registered_ids),
         gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in resources),
     )
 
 
 def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
-    """Return the state without empty blocks of types that the machine does not have: a kubelet rejects those."""
+    """Return the state without empty blocks of types that the machine does not have: a kubelet rejects such blocks."""
     types = {type_ for node in ledger.nodes.values() for type_ in node.tables}
     nodes = dict(ledger.nodes)
     blocks_of_containers: dict[str, dict[str, tuple[Block, ...]]] = {}

@@ -216,13 +216,13 @@ def pod_to_dict(pod: Pod) -> dict[str, Any]:
         for name, status in pod.statuses.items()
     ]
     resize = [{"type": "PodResizePending", "reason": "Infeasible"}] if pod.resize_infeasible else []
-    created = [claim for claim in pod.claims if claim.template and claim.claim]
+    created_claims = [claim for claim in pod.claims if claim.template and claim.claim]
     mappings = [{"containerName": container, "resourceName": name} for container, name in pod.claimed_requests]
     status = _present(
         qosClass=str(pod.recorded_qos or ""),
         conditions=resize,
         containerStatuses=statuses,
-        resourceClaimStatuses=[{"name": claim.name, "resourceClaimName": claim.claim} for claim in created],
+        resourceClaimStatuses=[{"name": claim.name, "resourceClaimName": claim.claim} for claim in created_claims],
         extendedResourceClaimStatus=_present(resourceClaimName=pod.extended_claim, requestMappings=mappings),
     )
     return _present(apiVersion="v1", kind="Pod", metadata=metadata, spec=spec, status=status)
@@ -263,11 +263,11 @@ def _pod(pod: PodObject) -> Pod:
 
 
 def _claims(spec: PodSpec, status: PodStatus) -> tuple[PodClaim, ...]:
-    created = {claim.name: claim.resource_claim_name for claim in status.resource_claim_statuses}
+    created_claims = {claim.name: claim.resource_claim_name for claim in status.resource_claim_statuses}
     return tuple(
         PodClaim(
             claim.name,
-            claim.resource_claim_name or created.get(claim.name, ""),
+            claim.resource_claim_name or created_claims.get(claim.name, ""),
             claim.resource_claim_template_name,
         )
         for claim in spec.resource_claims

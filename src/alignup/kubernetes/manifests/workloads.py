@@ -298,8 +298,8 @@ class _Collector:
     def add_file(self, file: Path | BinaryIO | None, name: str, *, listed: bool = False) -> None:
         """Read one file; ``None`` counts as empty. A *listed* one is there because of its directory."""
         try:
-            with open_input(file) if isinstance(file, Path) else nullcontext(file) as opened:
-                text = opened.read(documents.MAX_BYTES + 1) if opened else b""
+            with open_input(file) if isinstance(file, Path) else nullcontext(file) as stream:
+                text = stream.read(documents.MAX_BYTES + 1) if stream else b""
         except (OSError, ValueError) as error:
             self._fail(SourceLocation(name), error)
         else:
@@ -366,8 +366,8 @@ class _Collector:
             self.without_pods[kind] += 1
         else:
             reason = "not a supported workload kind"
-            if removed := _REMOVED.get(version):
-                reason = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
+            if removal := _REMOVED.get(version):
+                reason = f"Kubernetes {removal[0]} removed this API; use {removal[1]}"
             self.warnings.append(f"{location.source()}: skipped {kind} {_name(top.fields)} of {version}: {reason}")
 
     def _defer(self, location: ObjectLocation, top: ObjectReader) -> None:

@@ -145,14 +145,16 @@ class DevicePluginManager:
         except PluginError as error:
             _log.warning("device plugin rejected", resource=resource, error=str(error))
             raise unix_grpc.StatusError(str(error)) from error
-        replaced = self._store.connect(endpoint)
+        replaced_endpoint = self._store.connect(endpoint)
         self._watchers[endpoint] = asyncio.create_task(self._watch(endpoint), name=f"watch {endpoint}")
         _log.info("device plugin connected", resource=resource, socket=str(socket))
-        if replaced is not None:  # close it when its pending calls are done
-            self._watchers.pop(replaced).cancel()
-            task = asyncio.create_task(replaced.close(grace=self._timeouts.allocate), name=f"close {replaced}")
-            self._closing[replaced] = task
-            task.add_done_callback(lambda _: self._closing.pop(replaced))
+        if replaced_endpoint is not None:  # close it when its pending calls are done
+            self._watchers.pop(replaced_endpoint).cancel()
+            task = asyncio.create_task(
+                replaced_endpoint.close(grace=self._timeouts.allocate), name=f"close {replaced_endpoint}"
+            )
+            self._closing[replaced_endpoint] = task
+            task.add_done_callback(lambda _: self._closing.pop(replaced_endpoint))
         return wire.Empty()
 
     async def _watch(self, endpoint: Endpoint) -> None:

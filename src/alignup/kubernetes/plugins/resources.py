@@ -108,12 +108,14 @@ class EndpointStore:
         """
         entry = self._entries.setdefault(endpoint.resource, _Entry())
         old_status = self.status(endpoint.resource)
-        replaced = entry.connections.pop(endpoint.socket, None)
-        entry.connections[endpoint.socket] = _Connection(endpoint, replaced.devices if replaced else None)
+        replaced_connection = entry.connections.pop(endpoint.socket, None)
+        entry.connections[endpoint.socket] = _Connection(
+            endpoint, replaced_connection.devices if replaced_connection else None
+        )
         entry.stopped_at = None
         entry.update()
         self._notify(endpoint.resource, old_status)
-        return replaced.endpoint if replaced else None
+        return replaced_connection.endpoint if replaced_connection else None
 
     def list(self, endpoint: Endpoint, devices: tuple[Device, ...]) -> None:
         """Replace the devices of an endpoint; ignored if it is no longer connected."""

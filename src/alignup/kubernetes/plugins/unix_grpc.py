@@ -162,11 +162,11 @@ async def serve(
     except (OSError, RuntimeError) as error:
         raise ListenError(f"cannot create a socket at {path}: {error}") from error
     await server.start()
-    created = _inode(path)
+    created_inode = _inode(path)
     try:
         yield
     finally:
-        if _inode(path) == created:  # no other server has replaced the socket
+        if _inode(path) == created_inode:  # no other server has replaced the socket
             path.unlink(missing_ok=True)  # noqa: ASYNC240 - a directory entry
         await server.stop(grace=0)
 

@@ -599,11 +599,11 @@ class ActivePlan:
             record, uid = self._cluster.record(step.node), plan.uid_of(index)
             if uid in plan.bound and record is not None and uid in record.ledger.pods:
                 self._set(plan, index, StepPhase.DONE)
-        waiting = [index for index in stage if not plan.progress[index].finished]
-        if not waiting or not self._prove(plan):
+        unfinished = [index for index in stage if not plan.progress[index].finished]
+        if not unfinished or not self._prove(plan):
             return
         first_on_node: dict[str, str] = {}  #: node → uid of the first pod that waits there
-        for index in waiting:
+        for index in unfinished:
             step, uid = plan.steps[index], plan.uid_of(index)
             first = first_on_node.setdefault(step.node, uid)
             if plan.progress[index].phase is StepPhase.WAITING and (first == uid or self._are_together(first, uid)):

@@ -36,7 +36,7 @@ from alignup.placement.scheduling.tentative_gangs import TentativeGangs
 from alignup.placement.steered import count_markers
 from alignup.placement.verdict import Verdict
 
-TURN_SECONDS = 3.0  #: for which a binding waits for those that must come before it
+TURN_SECONDS = 3.0  #: for which a binding waits for bindings that must come before
 FAILED = "alignup failed on the pod, and its log says why; it can be tried again"
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 

@@ -89,11 +89,11 @@ class BlockedExplanations:
 
     def _reasons(self, waiting_pod: PodFacts) -> Iterator[tuple[str, VerdictKind | None, str]]:
         """Yield each node that is not chosen with its kind of verdict (``None``: it does not matter) and a reason."""
-        pod, excluded = waiting_pod.pod, self._facts.excluded(waiting_pod)
+        pod, excluded_nodes = waiting_pod.pod, self._facts.excluded(waiting_pod)
         verdicts = self._cluster.verdicts(pod, self._facts.nodes)
         for node in self._facts.nodes:
-            if node in excluded:
-                yield node, None, excluded[node]
+            if node in excluded_nodes:
+                yield node, None, excluded_nodes[node]
                 continue
             verdict = verdicts.get(node) or self._facts.verdict_without_report(pod, node)
             if not verdict.admits:

@@ -27,7 +27,7 @@ from alignup.placement.verdict import Verdict, VerdictKind
 
 SURE = 4  #: nodes, if it is computed that they have devices
 UNSURE = 64  #: nodes, if only the scheduler can tell
-JUDGED = 16  #: of which the best are taken, those first where devices can be beside the CPUs
+JUDGED = 16  #: nodes, of which the best are taken, first the nodes where devices can be beside the CPUs
 MAX_JUDGED = 64  #: nodes whose devices are looked at to prefer some of them
 SETTLE_SECONDS = 10.0  #: after which a bound pod has its devices, although no watch has shown it
 WAITS = "waits until the claims of an earlier pod have devices"
@@ -98,7 +98,7 @@ def restricts_claims(pod: Pod) -> bool:
 
 
 def unmet_locality(explained: Explained) -> str:
-    """Return which demand on near devices those that the claims have, or may get, do not satisfy; empty: none."""
+    """Return which demand on near devices is not satisfied by devices that the claims have or may get; empty: none."""
     return next((claim.locality.unmet for claims in explained for claim in claims if claim.locality.unmet), "")
 
 
@@ -128,9 +128,9 @@ class ClaimSuitability:
         self._facts = facts
 
     def select(self, pod: Pod, nodes: Iterable[str], limit: int) -> list[str]:
-        """Return at most *limit* of *nodes*, those first where devices can be beside the CPUs.
+        """Return at most *limit* of *nodes*, first the nodes where devices can be beside the CPUs.
 
-        If the pod requires that, return only these.
+        If the pod requires devices beside its CPUs, return only these nodes.
         """
         preference, restricted = claim_preference(pod)[0], restricts_claims(pod)
         beside: list[str] = []
@@ -186,7 +186,7 @@ class GatedClaims:
         self._waiting: dict[str, tuple[Pod, tuple[str, ...]]] = {}  #: released pods by uid, and their nodes
         self._open_nodes: Counter[str] = Counter()  #: how many of these pods a node may get
         self._open_claims: Counter[tuple[str, str]] = Counter()  #: how many have a claim, by namespace and name
-        self._bound: dict[str, tuple[Pod, str, float]] = {}  #: those that are bound, their node, and since when
+        self._bound: dict[str, tuple[Pod, str, float]] = {}  #: bound pods, their node, and since when
 
     @property
     def waiting(self) -> Collection[str]:
@@ -276,7 +276,7 @@ class GatedClaims:
 
     def check(self, now: float) -> list[SettledClaims]:
         """Forget bound pods whose claims have devices."""
-        settled = []
+        all_settled = []
         for uid, (pod, node, since) in tuple(self._bound.items()):
             claims_known = self._facts.claims_known
             if now - since < SETTLE_SECONDS and claims_known and self._facts.claims_open(pod):
@@ -287,8 +287,8 @@ class GatedClaims:
                     claim_alignment = alignment(self._facts.explain_claims(pod, node))
                 except AlignError:
                     claim_alignment = ClaimAlignment.UNKNOWN
-            settled += [settled_claims._replace(alignment=claim_alignment) for settled_claims in self.forget(uid)]
-        return settled
+            all_settled += [settled_claims._replace(alignment=claim_alignment) for settled_claims in self.forget(uid)]
+        return all_settled
 
     def forget(self, uid: str) -> list[SettledClaims]:
         """Forget a pod that is gone or was not bound."""

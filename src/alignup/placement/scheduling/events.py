@@ -84,7 +84,7 @@ class HostLost:
     """The state of a host is not known until its next report."""
 
     node: str
-    pods: tuple[BoundPod, ...] = ()  #: those that are bound to it
+    pods: tuple[BoundPod, ...] = ()  #: pods that are bound to the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class PlanFactsRead:
     """Which pods of a plan there are, and whether they may be evicted, as the API server says now."""
 
     plan: str  #: its uid
-    pods: tuple[RunningPod, ...] = ()  #: those of the plan that have nodes, and those that are disrupted with them
+    pods: tuple[RunningPod, ...] = ()  #: pods of the plan that have nodes, and pods that are disrupted with them
     waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: uid of a controller → of pods without nodes
     problem: str = ""  #: why nothing could be read
 

@@ -52,7 +52,7 @@ class PodFacts:
     scheduler: str = ""
     group: GroupKey | None = None
     selection: Hashable = None  #: equal for pods whose selectors and tolerations allow the same nodes
-    controllers: frozenset[str] = frozenset()  #: uids of those that replace the pod when it is deleted
+    controllers: frozenset[str] = frozenset()  #: uids of controllers that replace the pod when it is deleted
     released_to: tuple[str, ...] = ()  #: the nodes that it was released to from the gate
     problem: str | None = None  #: why its scheduler cannot place it; ``None``: it has not said so
     has_terms: bool = False  #: whether its required node affinity has terms, in which one node can be named only
@@ -76,13 +76,13 @@ class GangFacts(NamedTuple):
     """The pods of a group that have not failed and are not being deleted, by uid."""
 
     minimum: int  #: how many must start together
-    bound: Mapping[str, str] = {}  #: uid → node; those that have succeeded included
+    bound: Mapping[str, str] = {}  #: uid → node; succeeded pods included
     waiting: Sequence[str] = ()  #: that a scheduler can bind
     gated: Sequence[str] = ()  #: behind gates
-    running: Collection[str] = ()  #: those that are bound and have not succeeded
-    replaceable: Collection[str] = ()  #: those of them that a controller replaces when they are deleted
+    running: Collection[str] = ()  #: bound pods that have not succeeded
+    replaceable: Collection[str] = ()  #: running pods that a controller replaces when they are deleted
     begun: bool = False  #: whether the extender has bound one of them
-    schedulers: Mapping[str, str] = {}  #: uid → name, of those that wait
+    schedulers: Mapping[str, str] = {}  #: uid → name, of waiting pods
     strangers: int = 0  #: others that wait for a scheduler that is not known
 
     @property
@@ -135,7 +135,7 @@ class ClusterFacts(Protocol):
         """
 
     def unique_host_names(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return those of *nodes* whose label with the host name no other node has."""
+        """Return the *nodes* whose label with the host name no other node has."""
 
     @property
     def approximate_nodes(self) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""The nodes of a gang behind the gate: all of its pods are assumed there, or none of them."""
+"""The nodes of a gang behind the gate: all pods of the gang are assumed there, or no pod."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace

@@ -85,7 +85,7 @@ _RELEASE_STATES = {
 
 
 class Gate:
-    """The pods behind the gate, and those that are released and not bound yet."""
+    """The pods behind the gate, and the pods that are released and not bound yet."""
 
     def __init__(  # noqa: PLR0913 - everything that a choice depends on
         self,
@@ -123,7 +123,7 @@ class Gate:
         self._ready: dict[GroupKey, dict[str, PodFacts]] = {}  #: pods of groups that have no gate but ours, by uid
         self.incomplete: dict[GroupKey, float] = {}  #: groups without enough pods → when to explain that
         self._preparing: dict[str, PodClass] = {}  #: of large pods, by uid of the first, while others decide on them
-        self._failures: dict[str, int] = {}  #: uid, of a gang that of its first pod → failures in a row
+        self._failures: dict[str, int] = {}  #: uid of a pod, or of the first pod of a gang → failures in a row
         self._paused: dict[str, tuple[int, float]] = {}  #: namespace → failures in a row, and when to look there again
         self._node_gone = False  #: whether pods may have been released to a node that is gone since the last check
 
@@ -283,9 +283,9 @@ class Gate:
         if namespace is not None:  # nodes without devices for its pods were left out
             self.queue.rank_again(lambda pod_class: pod_class.namespace == namespace and pod_class.pod.uses_claims)
 
-    def _settle(self, settled: Iterable[SettledClaims]) -> None:
+    def _settle(self, settled_claims: Iterable[SettledClaims]) -> None:
         """Try pods with claims again on nodes where claims of an earlier pod have devices now."""
-        for uid, nodes, alignment in settled:
+        for uid, nodes, alignment in settled_claims:
             self.queue.nodes_changed(nodes)
             if alignment is not None:
                 self._turn.emit(Report("claims settled", uid, details={"alignment": alignment}))
@@ -402,10 +402,10 @@ class Gate:
 
     def _candidates(self, waiting_pod: PodFacts, pod_class: PodClass) -> Iterator[str]:
         """Yield the nodes that may be chosen, the best first, and then the nodes that the pod should avoid."""
-        avoided = self._avoided.of(waiting_pod, now=self._turn.now)
+        avoided_nodes = self._avoided.of(waiting_pod, now=self._turn.now)
         last: list[str] = []
         for name in self.queue.candidates(pod_class, self._rank):
-            if name in avoided:
+            if name in avoided_nodes:
                 last.append(name)
             elif self._may_choose(waiting_pod, pod_class, name):
                 yield name
@@ -625,7 +625,7 @@ class Gate:
             self.group_changed(release.facts.group)
 
     def close(self) -> None:
-        """Forget all releases: the next process to decide counts on those that are written."""
+        """Forget all releases: the next process to decide counts on the written releases."""
         for release in self.releases:
             self._assumptions.forget(release.uid)
 

@@ -78,7 +78,7 @@ class NodeHolder:
 @dataclass(slots=True, eq=False)
 class KeptNode:
     holder: NodeHolder
-    pods: tuple[Pod, ...]  #: those of the holder that will be here
+    pods: tuple[Pod, ...]  #: pods of the holder that will be here
     later: dict[str, Pod] = field(default_factory=dict)  #: by uid, pods that come after the holder and were placed here
 
 
@@ -102,7 +102,7 @@ class KeptNodes:
         self._will_schedule = will_schedule  #: whether a known scheduler will schedule a pod
         self._turn = turn
         self.namespaces = NamespacePatience()
-        #: how long pods in a state wait before a node is kept for them, in seconds; for those in others, none is kept
+        #: how long pods in a state wait before a node is kept for them, in seconds; in other states, none is kept
         self.patience: dict[WaitState, float] = {}
         self._waiting: dict[str, WaitingPod] = {}
         self._kept: dict[str, KeptNode] = {}  #: by node

@@ -12,7 +12,7 @@ class KnownSchedulers:
     def __init__(self, *, turn: Turn) -> None:
         self._turn = turn
         self.named: frozenset[str] = frozenset((DEFAULT_SCHEDULER,))  #: by an option
-        self.of_gate: frozenset[str] = frozenset()  #: those that pods are released to
+        self.of_gate: frozenset[str] = frozenset()  #: schedulers that pods are released to
         self._asked: dict[str, float] = {}  #: name → when it asked last
 
     def asked(self, name: str) -> None:

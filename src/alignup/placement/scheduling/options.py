@@ -30,7 +30,7 @@ class GateOptions:
     patience: float = PATIENCE_SECONDS  #: seconds after which a node is kept for a pod that others overtake
     unbound: float = UNBOUND_SECONDS  #: seconds after which a release that is not bound gives its slot back
     share: float = 0.5  #: of all slots that one namespace may have while pods of others wait
-    schedulers: frozenset[str] = frozenset({DEFAULT_SCHEDULER})  #: those that pods are released to
+    schedulers: frozenset[str] = frozenset({DEFAULT_SCHEDULER})  #: schedulers that pods are released to
     retry: float = 10.0  #: seconds after a release that the API server did not accept
     avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
     replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again

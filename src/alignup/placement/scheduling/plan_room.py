@@ -57,13 +57,13 @@ class PlanRoom:
             for number, pod in enumerate(pods):
                 after = after and model.admit(after, replace(pod, uid=f"{SHAPE_UID}-new-{number}"), nodes)
             for index in plan.remaining():
-                step, planned = plan.steps[index], plan.pods.get(index)
+                step, planned_pod = plan.steps[index], plan.pods.get(index)
                 if step.node != record.name or after is None:
                     continue
                 if step.evicts:
                     after = model.without(after, (step.uid,))
-                elif planned is not None and not record.holds(plan.uid_of(index)):
-                    after = model.admit(after, replace(planned, uid=f"{SHAPE_UID}-step-{index}"))
+                elif planned_pod is not None and not record.holds(plan.uid_of(index)):
+                    after = model.admit(after, replace(planned_pod, uid=f"{SHAPE_UID}-step-{index}"))
         except AlignError:
             return False
         return after is not None

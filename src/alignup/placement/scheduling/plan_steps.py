@@ -63,7 +63,7 @@ class StepProgress:
     message: str = ""
     placed: str = ""  #: uid of the pod that is admitted as the replacement
     evicted: Pod | None = None  #: the evicted pod
-    controllers: frozenset[str] = frozenset()  #: uids of those that create it again
+    controllers: frozenset[str] = frozenset()  #: uids of controllers that create the pod again
     earlier: frozenset[str] = frozenset()  #: uids of pods of these controllers that waited before the eviction
 
     @property

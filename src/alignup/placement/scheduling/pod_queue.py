@@ -27,7 +27,7 @@ MAX_FAILURES = 8  #: tries of a list without success before other lists have the
 
 Rank = tuple[bool, float, str]  #: whether it is approximate, minus the score, and the name of a node
 RankNodes = Callable[[Pod, Collection[str]], list[Rank]]
-_List = tuple[str, bool]  #: namespace, and whether it is that of blocked classes
+_List = tuple[str, bool]  #: namespace, and whether the list has blocked classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

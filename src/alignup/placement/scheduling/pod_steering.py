@@ -434,7 +434,7 @@ class PodSteering:
         self._turn.emit(WriteSteering(node))
 
     def _uncertain(self, attempt: _Attempt, nodes: NodeSet) -> Steered:
-        """Count on a pod that may meet the markers of *nodes* only, or all of them."""
+        """Count on a pod that may meet the markers of *nodes* only, or the markers of all nodes."""
         kept_off = self._keeps_off(attempt.node, attempt.pod, nodes)
         verdict = None if kept_off else self._cluster.steer(attempt.pod, attempt.node, nodes, certain=False)
         return Steered(WITHDRAWN) if verdict is None else Steered(verdict=verdict)

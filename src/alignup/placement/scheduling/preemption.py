@@ -113,7 +113,7 @@ class Preemption:
         return plan if plan.feasible and plan.evictions else None
 
     def _gang_candidates(self, pending: Sequence[PendingPod], priority: int) -> Collection[str]:
-        """Return nodes with pods of a lower priority, for each kind of pods those that lack least."""
+        """Return nodes with pods of a lower priority, for each kind of pods the nodes that lack least."""
         candidates: set[str] = set()
         for pending_pod in {build_shape(pending_pod.pod): pending_pod for pending_pod in pending}.values():
             verdicts = self._cluster.verdicts(pending_pod.pod, pending_pod.hosts or ())

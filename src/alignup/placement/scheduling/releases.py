@@ -67,7 +67,7 @@ class Releases:
         self._open: dict[str, PodRelease] = {}
         self.by_namespace: Counter[str] = Counter()  #: how many are open
         self.unwritten: Counter[str] = Counter()  #: how many of them are not written, by namespace
-        self._planned: dict[str, PodRelease] = {}  #: those that are not being written yet
+        self._planned: dict[str, PodRelease] = {}  #: releases that are not being written yet
         self.writing = 0  #: how many are being written
         self.given_up: dict[str, str] = {}  #: uid → node
         self.uncounted: set[str] = set()  #: uids of open ones that not all of their nodes count on

@@ -15,7 +15,7 @@ from alignup.placement.steered import are_on, numa_preference
 
 
 class DeviationCause(StrEnum):
-    """Why a pod is on another NUMA node; those without a comment are outcomes of steering that was not certain."""
+    """Why a pod is on another NUMA node; causes without a comment are outcomes of steering that was not certain."""
 
     NO_INSTRUCTIONS = "no_instructions"  #: the service could not read the SteeringInstructions yet
     NO_MARKERS = "no_markers"
@@ -65,7 +65,7 @@ class SteeringDeviations:
         self._targets.pop(uid, None)
 
     def confirmed(self, prediction: Confirmed, node: str, instruction: tuple[int, str]) -> None:
-        """Compare the NUMA nodes of a pod with its target; *instruction*: generation and phase of that of its node."""
+        """Compare the NUMA nodes of a pod with its target; *instruction*: generation and phase on its node."""
         target, record = self._targets.pop(prediction.uid, None), self._cluster.record(node)
         if target is None or record is None:
             return

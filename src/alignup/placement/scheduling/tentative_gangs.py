@@ -75,9 +75,9 @@ class TentativeGang:
     considered: int = 0  #: nodes in the last question
     hosts: dict[str, GangBinding] = field(default_factory=dict)  #: by uid, in the order of binding
     answered: set[str] = field(default_factory=set)
-    bound: set[str] = field(default_factory=set)  #: those whose binding is written, or is being written
-    unknown: set[str] = field(default_factory=set)  #: those whose binding may be written or not
-    uncertain: set[str] = field(default_factory=set)  #: those that may be placed elsewhere on their nodes
+    bound: set[str] = field(default_factory=set)  #: pods whose binding is written, or is being written
+    unknown: set[str] = field(default_factory=set)  #: pods whose binding may be written or not
+    uncertain: set[str] = field(default_factory=set)  #: pods that may be placed elsewhere on their nodes
 
     @property
     def started(self) -> bool:
@@ -219,7 +219,7 @@ class TentativeGangs:
         return members._replace(waiting=waiting_uids, strangers=len(members.waiting) - len(waiting_uids))
 
     def _members(self, key: GroupKey, asked_pod: PodFacts) -> GangFacts:
-        """Return the pods of a group, with those that were asked about and are not seen yet."""
+        """Return the pods of a group, with pods that were asked about and are not seen yet."""
         members = self._known_members(key)
         seen = {*members.bound, *members.waiting, *members.gated}
         if asked_pod.uid in seen:
@@ -232,9 +232,9 @@ class TentativeGangs:
     # Questions
 
     def place(self, asked_pod: PodFacts, nodes: Collection[str]) -> GangPlace | None:
-        """Return where a pod goes with the others of its group; ``None``: it is decided on alone.
+        """Return where a pod goes with the other pods of its group; ``None``: the pod is decided on alone.
 
-        *nodes* are those that the scheduler considers for it, and for others with the same selectors.
+        *nodes* are the nodes that the scheduler considers for the pod, and for other pods with the same selectors.
         """
         if unasked := self._unasked.pop(asked_pod.scheduler, None):
             self._resuming |= unasked

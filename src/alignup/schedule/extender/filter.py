@@ -61,8 +61,8 @@ class FilterVerb:
         else:
             try:
                 again = record is not None and bool(record.offered)
-                avoided = self._soft_taints.avoided_by(args.pod.spec.tolerations)
-                todo = self._live.schedule(NodesAsked(self._live.facts(args.pod), args.names, avoided, again))
+                avoided_nodes = self._soft_taints.avoided_by(args.pod.spec.tolerations)
+                todo = self._live.schedule(NodesAsked(self._live.facts(args.pod), args.names, avoided_nodes, again))
                 answers = (instruction for instruction in todo if isinstance(instruction, AnswerNodes))
                 answer = next(answers, AnswerNodes(problem=FAILED))
             except PodError as error:

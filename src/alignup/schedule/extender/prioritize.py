@@ -12,7 +12,7 @@ _log = structlog.get_logger()
 
 
 async def respond_scores(live: LiveCluster, args: ExtenderArgs) -> list[HostPriority]:
-    """Score nodes from 0 to 10; the best of them gets 10 where they differ."""
+    """Score nodes from 0 to 10; the best node gets 10 where scores differ."""
     totals: dict[str, float] = {}
     with live.guard.answering(f"prioritize {args.pod.metadata.full_name}"):
         try:

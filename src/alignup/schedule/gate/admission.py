@@ -37,7 +37,7 @@ OUR_ANNOTATIONS = f"{GROUP}/"  #: how annotations begin that only controllers wr
 OPT_IN, OPT_OUT = "enabled", "disabled"  #: its values; a pod can opt out of what its namespace has chosen
 REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
 MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB
-SCHEDULERS = frozenset({DEFAULT_SCHEDULER})  #: those that pods are released to, unless others are configured
+SCHEDULERS = frozenset({DEFAULT_SCHEDULER})  #: schedulers that pods are released to, unless others are configured
 _SECONDS = 10.0  #: for a review to arrive
 
 
@@ -136,7 +136,7 @@ def answer_review(
     count(outcome)
     response = ReviewResponse(uid=request.uid, allowed=True)
     if outcome is ReviewOutcome.GATED and pod is not None:
-        first = not pod.spec.scheduling_gates  # else the gate comes after those that the pod has
+        first = not pod.spec.scheduling_gates  # else the gate comes after the gates that the pod has
         path, value = "/spec/schedulingGates" + ("" if first else "/-"), {"name": GATE}
         patch = encode([{"op": "add", "path": path, "value": [value] if first else value}])
         response = ReviewResponse(uid=request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
@@ -183,14 +183,14 @@ def webhook_app(answers: Mapping[str, Callable[[bytes], bytes]]) -> Starlette:
     async def review(request: Request, answer: Callable[[bytes], bytes]) -> Response:
         try:
             body = await receive_body(request, limit=MAX_REVIEW_BYTES, seconds=_SECONDS, types=(JSON,), expected=JSON)
-            answered = answer(body)
+            response_body = answer(body)
         except ParseError as error:
             return PlainTextResponse(f"not a review: {error}\n", status_code=400)
         except ProblemError as problem:
             return problem.response()
         with suppress(ProblemError):  # too many; this review has its answer
             count_authenticated(request)  # the API server keeps its connections open
-        return Response(answered, media_type=JSON)
+        return Response(response_body, media_type=JSON)
 
     def route(path: str, answer: Callable[[bytes], bytes]) -> Route:
         async def endpoint(request: Request) -> Response:

@@ -93,7 +93,7 @@ class WebhookCertificates:
 def renew_authority(current: WebhookCertificates | None, *, names: Sequence[str], now: datetime) -> WebhookCertificates:
     """Return *current* with an authority that lasts, and without expired authorities.
 
-    *names* are those by which API servers call the webhook.
+    *names*: the names by which API servers call the webhook.
     """
     trusted = tuple(pem for pem in current.authorities if not _expired(pem, now)) if current else ()
     if current is None or current.authorities[0] not in trusted:
@@ -170,7 +170,7 @@ def _with_authority(
 
 
 def _issue(current: WebhookCertificates, names: Sequence[str], now: datetime) -> WebhookCertificates:
-    """Return the same authorities with a new serving certificate, which the newest of them signs."""
+    """Return the same authorities with a new serving certificate, which the newest authority signs."""
     authority = _certificate(current.authorities[0])
     key = ec.generate_private_key(ec.SECP256R1())
     life = min(SERVING_LIFE, authority.not_valid_after_utc - now)

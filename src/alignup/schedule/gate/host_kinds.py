@@ -1,4 +1,4 @@
-"""Kinds of nodes: those with the same machine, settings and devices decide alike while they run no pods."""
+"""Kinds of nodes: nodes with the same machine, settings and devices decide alike while they run no pods."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class _KnownNode(NamedTuple):
 
 
 class HostKinds:
-    """The kinds of all nodes of a cluster; that of a node is kept until its machine, settings or devices change."""
+    """The kinds of all nodes of a cluster; the kind of a node is kept until its machine, settings or devices change."""
 
     def __init__(self, live: LiveCluster) -> None:
         self._live = live
@@ -51,7 +51,7 @@ class HostKinds:
         self._kinds: WeakValueDictionary[Hashable, HostKind] = WeakValueDictionary()
 
     def nodes(self) -> dict[HostKind | None, list[ApiNode]]:
-        """Return the nodes of each kind; under ``None`` those whose state is not known exactly."""
+        """Return the nodes of each kind; under ``None`` the nodes whose state is not known exactly."""
         nodes: dict[HostKind | None, list[ApiNode]] = {}
         objects = self._live.nodes.objects
         for (_, name), node in objects.items():

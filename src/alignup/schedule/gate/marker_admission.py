@@ -97,17 +97,17 @@ class MarkerReviews:
             return MarkerOutcome.NOT_KNOWN, "the cluster has not been read yet"
         try:
             pod = replace(self._live.read(api_pod), name="new", uid="new")
-            marked = with_markers(pod)
-            if marked is None:
+            marked_pod = with_markers(pod)
+            if marked_pod is None:
                 if count_markers(pod):
                     return MarkerOutcome.ALREADY_MARKED, ""
                 return MarkerOutcome.NOT_GUARANTEED, "it is not Guaranteed: requests and limits must be equal"
-            problem = self._problem(api_pod, pod, marked)
+            problem = self._problem(api_pod, pod, marked_pod)
         except AlignError as error:
             return MarkerOutcome.NOT_KNOWN, f"it cannot be read: {error}"
         return (MarkerOutcome.NOT_EVERYWHERE, problem) if problem else (MarkerOutcome.MARKED, "")
 
-    def _problem(self, api_pod: ApiPod, pod: Pod, marked: Pod) -> str:
+    def _problem(self, api_pod: ApiPod, pod: Pod, marked_pod: Pod) -> str:
         """Return why the pod cannot be steered everywhere; empty: it can."""
         records = list(self._records(api_pod))
         if not records:
@@ -116,14 +116,14 @@ class MarkerReviews:
         for record in records:
             kind = kind_key(record)
             if kind not in answers:
-                answers[kind] = self._ask((kind, shape_key(pod)), record, pod, marked)
+                answers[kind] = self._ask((kind, shape_key(pod)), record, pod, marked_pod)
                 if answers[kind] is False:
                     return f"no NUMA node of node {record.name} can hold it"
         return "" if True in answers.values() else NOTHING_TO_STEER
 
-    def _ask(self, key: Hashable, record: HostRecord, pod: Pod, marked: Pod) -> bool | None:
+    def _ask(self, key: Hashable, record: HostRecord, pod: Pod, marked_pod: Pod) -> bool | None:
         if key not in self._answers:
-            self._answers[key] = fits_one_node(idle_host(record), pod, marked)
+            self._answers[key] = fits_one_node(idle_host(record), pod, marked_pod)
             if len(self._answers) > MAX_KNOWN:
                 self._answers.popitem(last=False)
         return self._answers[key]

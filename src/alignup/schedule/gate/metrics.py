@@ -60,7 +60,7 @@ class GateMetrics:
         self._releases.labels(outcome).inc()
 
     def follow(self, pods: Mapping[str, Callable[[], float]], *, reserved_nodes: Callable[[], float]) -> None:
-        """Call functions for the present numbers, those of pods by their states."""
+        """Call functions for the present numbers: of pods by their states, and of reserved nodes."""
         for state, count in pods.items():
             self._pods.labels(state).set_function(count)
         self._reserved.set_function(reserved_nodes)

@@ -135,7 +135,7 @@ class WarningReviews:
 
 
 def _is_reviewed(request: ReviewRequest) -> bool:
-    """Return whether a person may read the warnings: objects of controllers come from others, which had theirs."""
+    """Return whether a person may read the warnings: a controller's objects come from objects that had warnings."""
     obj = request.object
     if obj is None or request.sub_resource or any(owner.controller for owner in obj.metadata.owner_references or ()):
         return False
