@@ -75,9 +75,17 @@ async def test_a_late_observer_stops_no_release(cluster, controller, observer, l
     observer.answer, live.scheduling.steering.silent_seconds = "", 0.0
     withdrawals = live.scheduling.steering.withdrawals
 
+    def is_written(last):
+        """Whether an instruction after the *last* generation is written; if not, time passes."""
+        if "a" in withdrawals and withdrawals["a"].uid and withdrawals["a"].generation > last:
+            return True
+        clock.now += WAIT_SECONDS / 10
+        controller.notify()
+        return False
+
     async def wait_too_long(last):
-        """An instruction after the *last* generation is written, and the observer does not answer."""
-        await until(lambda: "a" in withdrawals and withdrawals["a"].uid and withdrawals["a"].generation > last)
+        """The observer does not answer."""
+        await until(lambda: is_written(last))
         clock.now += 2 * SECONDS
         controller.notify()
         return withdrawals["a"].generation
@@ -85,8 +93,6 @@ async def test_a_late_observer_stops_no_release(cluster, controller, observer, l
     cluster.gate(SMALL)
     generation = await wait_too_long(0)
     await until(lambda: controller.gate.state_of("small") is GatedPodState.PUT_OFF)
-    clock.now += WAIT_SECONDS
-    controller.notify()
     await wait_too_long(generation)
     await until(lambda: cluster.gates() == {})
 
