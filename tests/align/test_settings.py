@@ -60,12 +60,6 @@ def test_policy_none_looks_at_nothing_else():
             id="a number in other words",
         ),
         pytest.param(
-            {"max_allowable_numa_nodes": "99999999999999999999"},
-            'unable to convert policy option to integer "max-allowable-numa-nodes": '
-            'strconv.Atoi: parsing "99999999999999999999": value out of range',
-            id="a number beyond 64 bits",
-        ),
-        pytest.param(
             {"max_allowable_numa_nodes": "7"},
             'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
             id="fewer nodes than the kubelet's own limit",

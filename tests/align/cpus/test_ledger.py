@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from alignup.align import bits
-from alignup.align.bits import union
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.errors import StateError
 
@@ -122,11 +121,6 @@ def test_only_one_pod_has_reusable_cpus():
     assert ledger.reusable_by("other") == 0
     assert ledger.with_reusable("other", 0).reusable_by("pod") == 0
     assert ledger.with_reusable("pod", cpus("1-2")) is ledger
-
-
-def test_union():
-    assert union([]) == 0
-    assert union([cpus("1"), cpus("3"), cpus("1-2")]) == cpus("1-3")
 
 
 def counted(ledger: CpuLedger) -> dict[int, int]:

@@ -81,11 +81,7 @@ class TestCreation:
         ("reservation", "explicit", "options", "reserved", "cores"),
         [
             pytest.param("2", "", {}, "0-1", "0-1", id="a core is taken for two CPUs"),
-            pytest.param("1500m", "", {}, "0-1", "0-1", id="parts of a CPU are rounded up"),
             pytest.param("2", "3,9", {}, "3,9", "2-3,8-9", id="the CPUs named are taken as they are"),
-            pytest.param(
-                "10", "", {"distribute-cpus-across-numa": "true"}, "0-4,8-12", "0-5,8-13", id="by the options"
-            ),
         ],
     )
     def test_reserved_cpus(self, reservation, explicit, options, reserved, cores):
@@ -147,10 +143,8 @@ class TestCreation:
 
 
 class TestStart:
-    def test_all_cpus_are_shared_at_first(self):
-        assert provider().initial_ledger().shared == VIEW.all_cpus
-
-    def test_strictly_reserved_cpus_are_not_shared(self):
+    def test_all_cpus_but_strictly_reserved_ones_are_shared_at_first(self):
+        assert bits.show(provider().initial_ledger().shared) == "0-15"
         assert bits.show(provider(strict_cpu_reservation=True).initial_ledger().shared) == "1-15"
 
     def test_a_stored_assignment_is_restored(self):
@@ -214,19 +208,12 @@ class TestStart:
 
 
 class TestHints:
-    @pytest.mark.parametrize(
-        ("each", "why"),
-        [
-            pytest.param(asks("c", "1500m"), "no whole CPUs", id="parts of a CPU"),
-            pytest.param(container("c", {"cpu": "2", "memory": "1Gi"}), "not Guaranteed", id="not Guaranteed"),
-        ],
-    )
-    def test_a_shared_container_has_no_exclusive_cpus(self, each, why):
+    def test_a_container_that_requests_parts_of_a_cpu_has_no_exclusive_cpus(self):
         cpus = provider()
-        wanted = Pod(name="p", uid="p", containers=(each,))
+        wanted = pod("p", "1500m")
 
-        assert cpu_hints(cpus, cpus.initial_ledger(), wanted, each) is None, why
-        assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is None, why
+        assert cpu_hints(cpus, cpus.initial_ledger(), wanted, wanted.containers[0]) is None
+        assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is None
 
     def test_pod_level_resources_are_ignored_without_the_gate(self):
         wanted = as_one("p", "4", asks("c", "4"))
@@ -268,14 +255,10 @@ class TestHints:
 
 
 class TestAllocation:
-    def test_cpus_come_from_the_chosen_nodes(self):
+    def test_cpus_come_from_the_chosen_nodes_and_then_from_others(self):
         cpus = provider()
 
         assert shown(place(cpus, cpus.initial_ledger(), pod("p", "4"), NODE_1)) == {"p": {"c0": "8-11"}}
-
-    def test_cpus_come_from_other_nodes_if_the_chosen_ones_have_too_few(self):
-        cpus = provider()
-
         assert shown(place(cpus, cpus.initial_ledger(), pod("p", "10"), NODE_1)) == {"p": {"c0": "2-3,8-15"}}
 
     def test_with_sockets_cpus_come_from_the_socket_first(self):
@@ -340,15 +323,6 @@ class TestAllocation:
 
         assert rejected.value.reason == "SMTAlignmentError"
         assert rejected.value.message == f"SMT Alignment Error: {text}"
-
-    def test_a_request_for_too_much(self):
-        cpus = provider()
-
-        with pytest.raises(ProviderError) as rejected:
-            place(cpus, cpus.initial_ledger(), pod("p", "16"))
-
-        assert rejected.value.reason == "UnexpectedAdmissionError"
-        assert str(rejected.value) == "not enough cpus available to satisfy request: requested=16, available=15"
 
     def test_release_frees_everything_of_a_pod(self):
         cpus = provider()
