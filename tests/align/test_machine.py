@@ -559,6 +559,15 @@ def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():
     )
 
 
+def test_cpus_that_are_taken_offline_are_gone_from_the_report_too():
+    machine = replace(PLAIN, report=REPORT).without_cpus(bits.of([3, 7, 99]))
+
+    assert (bits.show(machine.offline), bits.show(machine.kubelet_view().all_cpus)) == ("3,7", "0-2,4-6")
+    assert machine.kubelet_view().num_cpus == 6
+    assert bits.show(PLAIN.without_cpus(0b1).kubelet_view().all_cpus) == "1-7"
+    assert PLAIN.without_cpus(1 << 99) is PLAIN
+
+
 def test_a_device_is_on_one_node_or_on_a_set_of_nodes():
     assert Device("example.com/gpu", "a", node=2) == Device("example.com/gpu", "a", nodes=0b100)
     assert replace(Device("example.com/gpu", "a", node=2), healthy=False).nodes == 0b100

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import prediction
+from alignup.align.devices.choices import RandomChooser
 from alignup.align.devices.provider import CRASHED
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
@@ -105,6 +106,16 @@ def test_without_a_rule_any_device_of_the_tier_is_possible(places, policy, count
     )
     assert set(map(frozenset, placement.choices[GPU].sets())) == possible
     assert frozenset(placement.devices[GPU]) in possible
+
+
+def test_a_chooser_takes_one_of_the_possible_choices():
+    kubelet = host(EIGHT)
+
+    decisions = [kubelet.decide_with(pod(2), RandomChooser(seed)) for seed in range(9)]
+
+    pairs = {decision.placements[0].devices[GPU] for decision in decisions}
+    assert 1 < len(pairs) <= len(KEP_PAIRS)
+    assert pairs <= {tuple(f"gpu-{number}" for number in pair) for pair in KEP_PAIRS}
 
 
 def test_next_container_may_get_what_the_first_leaves():

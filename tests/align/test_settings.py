@@ -8,7 +8,9 @@ import pytest
 from alignup.align.cpus.options import CpuOptions, CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import SettingsError
+from alignup.align.host import Settings
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
+from alignup.align.policy_overrides import PolicyOverrides
 from alignup.align.settings import FEATURE_GATES, FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.machines.synthetic import parse as parse_machine
 
@@ -90,6 +92,17 @@ def test_closeness_needs_distances():
     with pytest.raises(SettingsError) as caught:
         settings.check_machine(nodes=9, distances=False)
     assert str(caught.value) == "cannot discover NUMA topology: error getting NUMA distances from cadvisor"
+
+
+def test_overrides_replace_policies_and_add_options():
+    options = {"prefer-closest-numa-nodes": "true", "distribute-cpus-across-cores": "true"}
+
+    changed = PolicyOverrides("restricted", "pod", options).apply(Settings())
+
+    assert changed.topology == TopologySettings(Policy.RESTRICTED, Scope.POD, TopologyOptions(prefer_closest=True))
+    assert changed.cpus.options == {"distribute-cpus-across-cores": "true"}
+    assert changed.gates.on("CPUManagerPolicyAlphaOptions")
+    assert PolicyOverrides().apply(Settings()) == Settings()
 
 
 def test_gates_have_their_defaults_until_changed():

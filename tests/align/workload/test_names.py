@@ -9,6 +9,7 @@ from alignup.align.workload import names
         pytest.param("0-a", 0, id="digits and dashes inside are fine"),
         pytest.param("-c", 1, id="no dash in front"),
         pytest.param("main\n", 1, id="no line break at the end"),
+        pytest.param("a" * 63, 0, id="63 characters are fine"),
         pytest.param("a" * 64, 1, id="64 are too many"),
         pytest.param("A" * 64, 2, id="two problems"),
     ],
@@ -34,6 +35,7 @@ def test_dns_subdomains(text, faults):
     [
         pytest.param("example.com/Gpu_1.x", 0, id="capitals, dots and underscores are fine after the slash"),
         pytest.param("a/b/c", 1, id="one slash at most"),
+        pytest.param("/name", 1, id="an empty prefix is none"),
         pytest.param("EXAMPLE.com/gpu", 1, id="no capitals in the prefix"),
         pytest.param("example.com/", 2, id="an empty name is missing and ill-formed"),
         pytest.param(f"example.com/{'g' * 64}", 1, id="64 characters after the slash are too many"),

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from alignup.align.errors import QuantityError
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Pod, QoS, Resources
+from alignup.align.workload import Pod, PodClaim, QoS, Resources
 from tests.strategies_pods import aligned, amounts, container, guaranteed, pods
 
 BOTH = {"cpu": "2", "memory": "1Gi"}
@@ -85,6 +85,18 @@ def test_order_of_containers_never_matters_to_the_class(pod):
     turned = replace(pod, init=pod.init[::-1], containers=pod.containers[::-1])
 
     assert turned.qos is pod.qos
+
+
+@pytest.mark.parametrize(
+    ("pod", "uses"),
+    [
+        (Pod(name="p", containers=(IDLE,)), False),
+        (Pod(name="p", containers=(IDLE,), claims=(PodClaim("gpu", "c"),)), True),
+        (Pod(name="p", containers=(container("a", {"deviceclass.resource.kubernetes.io/gpu": "1"}),)), True),
+    ],
+)
+def test_claims_may_serve_extended_resources(pod, uses):
+    assert pod.uses_claims is uses
 
 
 def test_pods_with_equal_requests_have_the_same_request_key():
