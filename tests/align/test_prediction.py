@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align import prediction
 from alignup.align.devices.choices import RandomChooser
+from alignup.align.devices.plugin_rules import UNKNOWN_LINKS
 from alignup.align.devices.provider import CRASHED
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
@@ -118,6 +119,12 @@ def test_a_chooser_takes_one_of_the_possible_choices():
     assert pairs <= {tuple(f"gpu-{number}" for number in pair) for pair in KEP_PAIRS}
 
 
+def test_it_is_said_that_links_are_unknown():
+    placements = host(machine(0, 0, 1)).predict(pod(2)).placements
+
+    assert sentences.describe_choices(placements) == (UNKNOWN_LINKS,)
+
+
 def test_next_container_may_get_what_the_first_leaves():
     assert texts(host(EIGHT, "best-effort"), pod(1, 1)) == ["any 1 of gpu-0…3", "any 1 of gpu-0…3"]
 
@@ -172,3 +179,4 @@ def test_pods_without_devices_have_no_choices():
 
     assert decision.admitted
     assert decision.possible is None
+    assert sentences.describe_possible_rejection(decision) == ""

@@ -88,6 +88,10 @@ def test_cpus_of_a_whole_pod_are_released_as_a_whole():
     assert without_both == IDLE
 
 
+def test_cpus_of_a_whole_pod_can_be_released_without_its_containers():
+    assert IDLE.give_pod("pod", cpus("1-4"), containers={}).forget("pod") == IDLE
+
+
 def test_containers_own_only_cpus_of_their_pod():
     with pytest.raises(StateError, match="CPUs 5 are not CPUs of the pod"):
         IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("4-5")})

@@ -62,6 +62,13 @@ def test_an_inventory_knows_its_devices():
     assert inventory.find(["gpu-3", "gone"]) == 0b1000
 
 
+def test_devices_elsewhere_can_be_left_out():
+    inventory = DeviceInventory.of(gpus([0], [1], None), machine=0b11)
+
+    assert inventory.only_on(0b10).names(inventory.only_on(0b10).healthy) == ("gpu-1",)
+    assert inventory.only_on(0b10) is inventory.only_on(0b10), "kept for the next pod"
+
+
 def test_given_devices_are_not_free_until_released():
     after = IDLE.give("pod", "app", devices={GPU: ["gpu-3", "gpu-0"]})
 

@@ -369,6 +369,14 @@ def test_known_preferred_allocations_are_used():
     assert remedies.proposals[0].decision.placements[0].as_text()["device"] == {GPU: "gpu-3,gpu-5"}
 
 
+def test_what_a_kubelet_would_do_is_proposed_with_all_choices_of_devices():
+    host = make_host(memory=False, kubelet_faults=True, devices=[Device(GPU, f"gpu-{n}", node=0) for n in range(3)])
+
+    remedies = find_remedies(host, accept(make_pod(cpu="6", gpu="1")))
+
+    assert str(remedies.proposals[0].decision.placements[0].choices[GPU]) == "any 1 of gpu-0…2"
+
+
 def test_huge_pages_change_in_whole_pages():
     shape = "pack:2 numa:1 core:4 pu:1"
     idle = make_host(shape=shape)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.errors import SettingsError
+from alignup.align.explain.sentences import describe_choice
 from alignup.align.hint import Hint, HintList, MergeInput
 from alignup.align.host import Host
 from alignup.align.machine import Device, Distances
@@ -19,6 +20,7 @@ from alignup.align.merging.strategy import apply_strategy, score_share, weigh_sc
 from alignup.align.release import STRATEGY_PREVIEW, find_release, with_preview
 from alignup.align.settings import AllocationStrategy, FeatureGates, Policy, TopologyOptions, TopologySettings
 from tests.align.hosts import make_host, pod
+from tests.strategies_pods import DEVICES
 
 PLAN = with_preview(find_release("1.38"), STRATEGY_PREVIEW)
 ALPHA = FeatureGates({"TopologyManagerPolicyAlphaOptions": True}, PLAN)
@@ -111,9 +113,9 @@ def test_equal_scores_leave_the_lowest_node():
     assert single({"cpu": [50, 50, 20]}, numa_allocation_strategy="most-allocated") == [0]
 
 
-def strategy_host(strategy: str, **settings: Any) -> Host:
+def strategy_host(strategy: str, policy: Policy = Policy.SINGLE_NUMA_NODE, **settings: Any) -> Host:
     """Two NUMA nodes of eight CPUs."""
-    topology = TopologySettings(policy=Policy.SINGLE_NUMA_NODE, options=parse(numa_allocation_strategy=strategy))
+    topology = TopologySettings(policy=policy, options=parse(numa_allocation_strategy=strategy))
     return make_host(shape="pack:2 numa:1 core:8 pu:1", release=PLAN, topology=topology, **settings)
 
 
@@ -126,7 +128,9 @@ def test_a_second_pod_on_two_nodes(strategy, node):
     decision = host.admit(pod("b", cpu="2"))
 
     assert decision.placements[0].hint.nodes == 1 << node
-    assert (decision.steps[0].rule is MergeRule.STRATEGY) is (strategy in {"most-allocated", "least-allocated"})
+    by_strategy = strategy in {"most-allocated", "least-allocated"}
+    assert (decision.steps[0].rule is MergeRule.STRATEGY) is by_strategy
+    assert describe_choice(decision.steps[0]).endswith("numa-allocation-strategy chose it") is by_strategy
 
 
 def test_later_containers_see_the_allocations_of_earlier_ones():
@@ -303,6 +307,23 @@ def test_all_equally_fit_sets_are_possible_if_there_are_too_many_combinations(mo
     result = choose_random(monkeypatch, steps=1)
 
     assert {result.hint.nodes, *result.merged.runners_up} == {0b01, 0b10}
+
+
+def test_each_set_of_a_random_choice_is_a_possible_decision(monkeypatch):
+    """The GPU of NUMA node 0 is healthy, and the NIC of node 1."""
+    monkeypatch.setattr(strategy_module, "MAX_STEPS", 1)
+    devices = [
+        Device(resource, f"{node}", node=node, healthy=node == healthy)
+        for healthy, resource in enumerate(DEVICES)
+        for node in (0, 1)
+    ]
+    host = strategy_host("least-allocated", Policy.BEST_EFFORT, devices=devices)
+
+    decisions = list(host.possible_decisions(pod("p", gpu="1", nic="1")))
+
+    assert [decision.placements[0].hint.nodes for decision in decisions] == [0b01, 0b10]
+    for decision in decisions:
+        assert describe_choice(decision.steps[0]).startswith("{0} or {1}, at random: ")
 
 
 def test_devices_and_memory_count():
