@@ -153,7 +153,6 @@ def test_the_operating_system(fields, reason):
 @pytest.mark.parametrize(
     ("fields", "critical"),
     [
-        pytest.param({"priority": 1_999_999_999}, False, id="the highest priority of a user"),
         pytest.param({"priority": 2_000_000_000}, True, id="a system's priority"),
         pytest.param({"annotations": STATIC}, True, id="from a file"),
         pytest.param({"annotations": {"kubernetes.io/config.mirror": ""}}, True, id="the mirror of a static pod"),
@@ -170,7 +169,6 @@ def test_critical(fields, critical):
         pytest.param({"annotations": STATIC}, {"annotations": STATIC}, False, id="not a critical one"),
         pytest.param({"priority": 2_000_000_001}, {"priority": 2_000_000_000}, True, id="but one of lower priority"),
         pytest.param({"priority": 2_000_000_000}, {"priority": 2_000_000_000}, False, id="not one of the same"),
-        pytest.param({"priority": 2_000_000_000}, {"annotations": STATIC}, False, id="nor one that has none"),
     ],
 )
 def test_which_pods_a_critical_pod_may_preempt(critical, other, may):

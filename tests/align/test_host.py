@@ -277,9 +277,6 @@ class TestSettings:
                 "error getting NUMA distances",
                 id="closest nodes without distances",
             ),
-            pytest.param(
-                Settings(cpus=CpuSettings(policy="static")), "cpu", "unable to determine", id="no CPU reserved"
-            ),
             pytest.param(Settings(memory_policy="Most"), "memory", 'unknown policy: "Most"', id="no such policy"),
             pytest.param(
                 Settings(

@@ -20,7 +20,6 @@ from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
 from alignup.align.workload import Pod, Resources
 from alignup.machines import synthetic
 from tests.align.cpus.allocation import allocate, cpu_hints
-from tests.align.cpus.kubelet_gauges import KubeletGauges
 from tests.align.hosts import GPU, pod
 from tests.conformance.cpu_cases import listed
 from tests.strategies_pods import amounts, container, guaranteed
@@ -351,47 +350,6 @@ def test_pod_level_memory_after_a_restart(release, message):
     changes = restart(host, host.ledger, [asked]).changes
 
     assert [message in change.message for change in changes.values()] == ([True] if message else [])
-
-
-class TestGauges:
-    """The gauges of the CPU manager, on 8 CPUs of which CPU 0 is reserved."""
-
-    @pytest.mark.parametrize(
-        ("release", "values"),
-        [
-            (R37, [(0, 7000), (4, 3000), (6, 1000), (4, 3000), (2, 5000)]),
-            (R38, [(0, 7000), (4, 3000), (4, 3000), (2, 5000), (0, 7000)]),
-        ],
-    )
-    def test_an_init_container_whose_cpus_are_reused(self, release, values):
-        provider = cpu_provider(8, release)
-        init, app = guaranteed("i", {"cpu": "4", "memory": "1Gi"}), guaranteed("c", {"cpu": "2", "memory": "1Gi"})
-        asked = Pod(name="p", uid="p", init=(init,), containers=(app,))
-        gauges = KubeletGauges(release, provider.initial_ledger())
-
-        seen = [gauges.totals]
-        for asking in (init, app):
-            ledger, _ = allocate(provider, gauges.ledger, asked, asking, None)
-            gauges.allocated(ledger, "p", asking.name)
-            seen.append(gauges.totals)
-        for name in ("i", "c"):
-            gauges.released(gauges.ledger.take_back("p", name))
-            seen.append(gauges.totals)
-
-        assert seen == values
-        assert gauges.per_node == {0: 0 if release is R38 else 2}
-
-    def test_a_pod_with_a_sharing_container_counts_until_its_last_container_is_gone(self):
-        provider = cpu_provider(8)
-        ledger, _ = allocate(provider, provider.initial_ledger(), pod_of(4, 2, 0), None, None)
-        gauges = KubeletGauges(R38, ledger)
-
-        seen = [gauges.totals[0]]
-        for name in ("c1", "c2"):
-            gauges.released(gauges.ledger.take_back("p", name))
-            seen.append(gauges.totals[0])
-
-        assert seen == [4, 4, 0]
 
 
 def test_a_kernel_that_takes_more_memory_stops_the_start():

@@ -41,19 +41,9 @@ def test_policy_none_looks_at_nothing_else():
         pytest.param({"policy": "strict"}, 'unknown policy: "strict"', id="an unknown policy"),
         pytest.param({"scope": "node"}, 'unknown scope: "node"', id="an unknown scope"),
         pytest.param(
-            {"policy": "strict", "scope": "node"},
-            'unknown policy: "strict"',
-            id="the policy is looked at before the scope",
-        ),
-        pytest.param(
             {"policy": "strict", "best": "1"},
             'unknown Topology Manager Policy option: "best"',
             id="options before the policy",
-        ),
-        pytest.param(
-            {"prefer_closest_numa_nodes": "yes"},
-            'bad value for option "prefer-closest-numa-nodes": strconv.ParseBool: parsing "yes": invalid syntax',
-            id="a truth value in other words",
         ),
         pytest.param(
             {"max_allowable_numa_nodes": "many"},

@@ -92,8 +92,6 @@ class TestChoice:
             pytest.param([[1], [0], [0]], 2, 0b1, "12", id="aligned ones"),
             pytest.param([[1], None, [0]], 2, 0b1, "02", id="then those of other nodes"),
             pytest.param([None, [1], [0]], 3, 0b1, "012", id="then those of no node"),
-            pytest.param([[], None, [1]], 1, 0b1, "2", id="topology without nodes is no node"),
-            pytest.param([[1, 0], [1]], 1, 0b1, "0", id="one node in common is enough"),
         ],
     )
     def test_near_devices_come_first(self, places, count, affinity, chosen):

@@ -145,17 +145,7 @@ def replace_free(facts: NodeMemory, *, by: int) -> NodeMemory:
             "[memorymanager] (pod: p, container: c) the memory assignment uses the NUMA that does not exist",
             id="a block on a node that is gone",
         ),
-        pytest.param(
-            replace(idle(4, 4), held={"p": {"c": (Block(1, PAGES, 1),)}}),
-            "[memorymanager] (pod: p, container: c) the memory assignment uses memory resource that does not exist",
-            id="a block of a type that is gone",
-        ),
         pytest.param(idle(4, 8), f"[memorymanager] {DIFFERENT}", id="a node of another size"),
-        pytest.param(
-            replace(held(Block(1, MEMORY, GIB)), held={"p0": {"app": (Block(1, MEMORY, 2 * GIB),)}}),
-            f"[memorymanager] {DIFFERENT}",
-            id="a block larger than what was taken",
-        ),
     ],
 )
 def test_an_invalid_stored_ledger_raises_the_kubelets_error(stored, message):

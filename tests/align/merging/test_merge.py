@@ -178,7 +178,7 @@ def test_runners_up_are_real_distinct_and_bounded(data):
         assert set(merged.runners_up) <= set(search.count_reachable_sets([options for _, options in inputs], nodes))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 70])
+@pytest.mark.parametrize("count", [1, 8, 9, 70])
 def test_any_number_of_inputs_is_counted_correctly(count):
     """Counts of combinations must not run over however many sources there are."""
     every_pair = hinted(*(Hint(bits.of(pair), preferred=False) for pair in combinations(range(8), 2)))

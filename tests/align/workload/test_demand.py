@@ -121,7 +121,6 @@ def test_fit_request_rounds_up_and_omits_unknown_resources():
 @pytest.mark.parametrize(
     ("statuses", "infeasible", "milli_cpu"),
     [
-        pytest.param({}, False, 4500, id="without a status what is asked for"),
         pytest.param({"a": ({"cpu": "3"}, {})}, False, 6500, id="allocated more than is asked for"),
         pytest.param({"a": ({}, {"cpu": "4"})}, False, 7500, id="more in force"),
         pytest.param(

@@ -157,7 +157,6 @@ R = "spec.containers[0].resources"
     [
         pytest.param({"cpu": "2"}, {"cpu": "1"}, [f"{R}.requests"], id="request above limit"),
         pytest.param({"x.y/g": "1"}, {}, [f"{R}.limits"], id="extended without limit"),
-        pytest.param({"x.y/g": "1"}, {"x.y/g": "2"}, [f"{R}.requests"], id="extended below its limit"),
         pytest.param({}, {"x.y/g": "1500m"}, [f"{R}.limits[x.y/g]"], id="extended and not whole"),
         pytest.param({}, {"hugepages-2Mi": "2Mi"}, [R], id="huge pages alone"),
         pytest.param({}, {"cpu": "1", "hugepages-2Mi": "3Mi"}, [f"{R}.limits[hugepages-2Mi]"], id="half a page"),
@@ -201,7 +200,6 @@ def test_resources_of_the_pod_as_a_whole(pod, named):
 @pytest.mark.parametrize(
     ("pod", "named"),
     [
-        pytest.param(replace(POD, name=""), ["metadata.name"], id="no name"),
         pytest.param(replace(POD, containers=()), ["spec.containers"], id="no containers"),
         pytest.param(replace(POD, containers=(MAIN, MAIN)), ["spec.containers[1].name"], id="two of one name"),
         pytest.param(
