@@ -354,6 +354,7 @@ class TestOthers:
         (step,) = joined.decide(make_pod()).steps
 
         assert (step.resources[-1].request, step.resources[-1].free) == (None, None)
+        assert Picky(node=0).allocated_share(0, "example.com/whim", FIRST) == (0, 0)
 
     def test_others_release_with_the_pod(self):
         joined = Host(make_host().machine, others=[Picky(node=1)])

@@ -76,7 +76,10 @@ def test_sparing_keeps_the_cheapest_units():
 
 
 def test_nothing_is_spared_where_all_are_not_enough():
-    assert EvictionSearch([unit("a")], lambda _: None, NOTHING).spare() is None
+    search: EvictionSearch[bool] = EvictionSearch([unit("a")], lambda _: None, NOTHING)
+
+    assert search.spare() is None
+    assert list(search.sufficient(1)) == []
 
 
 def full_host() -> tuple[Host, Pod, HostShortage]:

@@ -20,7 +20,7 @@ from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
 from alignup.align.workload import Pod, Resources
 from alignup.machines import synthetic
 from tests.align.cpus.allocation import allocate, cpu_hints
-from tests.align.hosts import GPU, pod
+from tests.align.hosts import GPU, make_host, pod
 from tests.conformance.cpu_cases import listed
 from tests.strategies_pods import amounts, container, guaranteed
 
@@ -304,6 +304,14 @@ class TestPodLevelCpusAfterARestart:
             allocate(provider, provider.initial_ledger(), pod_of(3, 2, 2), None, None)
 
         assert bits.show(caught.value.residue.shared) == shared
+
+    @pytest.mark.parametrize(("release", "shared"), [(R37, "0,4-7"), (R38, "")])
+    def test_a_rejected_pod_keeps_cpus(self, release, shared):
+        host = make_host(scope=Scope.POD, memory=False, gates=POD_LEVEL, release=release, kubelet_faults=True)
+
+        residue = host.decide(pod_of(3, 2, 2)).residue
+
+        assert (bits.show(residue.cpus.shared) if residue else "") == shared
 
     @pytest.mark.parametrize(
         ("whole", "parts", "count", "masks"),

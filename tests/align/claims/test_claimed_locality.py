@@ -158,6 +158,27 @@ def test_a_constraint_of_the_claim_leaves_near_choices_only():
     assert locality_of("same-root", constrained, devices=devices) == ("", True)
     assert locality_of("same-root", requesting(2), devices=devices).unmet
 
+    some = requesting(2, constraints=(MatchAttribute(PCIE_ROOT, frozenset({"gpu"})),))
+    assert locality_of("same-root", some, devices=devices) == ("", True)
+
+
+def test_two_claims_never_get_the_same_device():
+    far = (DEVICES[0], DEVICES[4])
+
+    assert not locality_of("same-root", requesting(1), requesting(1, name="d"), devices=far).possible
+
+
+def test_a_claim_that_is_not_known_satisfies_nothing():
+    pod = claiming_pod("same-root", claims=("gone",))
+    pod = replace(pod, containers=(Container("idle"), *pod.containers))
+
+    (explained,) = HostClaims(ClaimObjects(CLASSES), DEVICES, any_device).explain(pod, (), located_host())
+
+    assert explained.locality == (
+        "container app: the devices may not satisfy same-root: ResourceClaim default/gone is not known",
+        False,
+    )
+
 
 def test_a_constraint_on_all_devices_leaves_few_choices_of_many():
     devices = tuple(with_attributes(f"d{number}", root=f"pci0000:{number // 8}0") for number in range(32))
@@ -206,3 +227,4 @@ def test_the_containers_of_one_claim_for_extended_resources_are_not_separated():
 )
 def test_a_demand_is_about_claims_if_it_names_them_or_nothing(demand, concerned):
     assert demands_near_claims(claiming_pod(demand, gpus=1)) is concerned
+    assert not demands_near_claims(replace(claiming_pod(demand), annotations={}))

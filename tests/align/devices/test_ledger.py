@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.devices.hints import DeviceInventory, natural_sort_key
 from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 from tests.align.devices.plain import GPU, NIC, gpus, ledger_of
@@ -83,6 +84,13 @@ def test_a_resource_without_ids_is_not_given():
 
     assert after == IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
     assert IDLE.give("pod", "app", devices={NIC: []}) is IDLE
+
+
+def test_the_allocated_share_of_a_resource_counts_healthy_devices():
+    held = IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
+
+    assert DeviceProvider(0b1111).allocated_share(held, GPU, 0b11) == (1, 2)
+    assert DeviceProvider(0b1111).allocated_share(held, "unknown", 0b11) == (0, 0)
 
 
 def test_containers_of_one_pod_may_share_a_device_until_the_pod_is_gone():

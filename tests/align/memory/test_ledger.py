@@ -66,6 +66,9 @@ def test_reused_memory_is_charged_once():
     assert {name: blocks[0].size // GIB for name, blocks in ledger.held["a"].items()} == {"init": 0, "one": 3, "two": 4}
     assert ledger.nodes[0].tables[MEMORY].reserved == 7 * GIB
     assert ledger.reusable == {1: {MEMORY: 0}}
+    assert ledger.give("a", "nothing", blocks=[Block(1, MEMORY, 0)], earlier=["init"]).nodes[0].tables == (
+        ledger.nodes[0].tables
+    )
 
 
 def test_memory_is_reusable_only_on_the_same_nodes_by_the_same_pod():
