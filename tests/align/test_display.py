@@ -83,6 +83,8 @@ def test_a_table_has_only_columns_with_values():
             return [{"a": 1, "b": ""}, {"a": 0, "c": None}]
 
     assert Result()._repr_html_().count("<th ") == 1
+    with pytest.raises(NotImplementedError):
+        HtmlTable()._repr_html_()
 
 
 def test_a_copy_of_a_host_changes_alone(host):

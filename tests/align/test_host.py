@@ -536,6 +536,7 @@ def decide_on(containers: Any) -> Any:
         (lambda: decide_on(TEXT), "pod p: containers needs a tuple, not str"),
         (lambda: decide_on((TEXT,)), r"pod p: containers\[0\] needs a Container, not str"),
         (lambda: decide_on((Container("a", DOCUMENT),)), r"containers\[0\].resources needs a Resources, not dict"),
+        (lambda: make_host().decide(replace(make_pod(), resources=DOCUMENT)), "pod a: resources needs a Resources"),
         (
             lambda: Device("example.com/gpu", "a", nodes=LIST),
             "Device.nodes needs a set of NUMA nodes as an int, not list",

@@ -20,6 +20,7 @@ def unmet(demand: str, *, gpus: int = 2, nics: int = 0, others=(), unsettled=())
     [
         pytest.param("nvlink", {}, "", id="every pair that may be chosen is linked"),
         pytest.param("same-switch", {"gpus": 1}, "", id="any single device"),
+        pytest.param("same-root=example.com/nic", {"nics": 1}, "", id="devices that it does not name"),
         pytest.param(
             "same-switch", {"nics": 1}, "0000:1f:00.0 has no GPU below its PCIe switch", id="one choice does not"
         ),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align import prediction
 from alignup.align.devices.choices import RandomChooser
-from alignup.align.devices.plugin_rules import UNKNOWN_LINKS
+from alignup.align.devices.plugin_rules import UNKNOWN_LINKS, PluginRule
 from alignup.align.devices.provider import CRASHED
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
@@ -117,6 +117,14 @@ def test_a_chooser_takes_one_of_the_possible_choices():
     pairs = {decision.placements[0].devices[GPU] for decision in decisions}
     assert 1 < len(pairs) <= len(KEP_PAIRS)
     assert pairs <= {tuple(f"gpu-{number}" for number in pair) for pair in KEP_PAIRS}
+
+
+def test_a_plugin_with_an_unknown_rule_may_choose_anything():
+    known = machine(0, 0, 0, pairs=((0, 1),))
+    settings = Settings(plugin_rules={GPU: PluginRule.ANY}, preferred_allocation=frozenset({GPU}), kubelet_faults=True)
+
+    assert texts(Host(known, settings), pod(2)) == ["any 2 of gpu-0…2"]
+    assert texts(host(known), pod(2)) == ["gpu-0, gpu-1"]
 
 
 def test_it_is_said_that_links_are_unknown():

@@ -5,7 +5,7 @@ from itertools import combinations, product
 
 import pytest
 
-from alignup.align.devices import plugin_rules
+from alignup.align.devices import amd_rule, plugin_rules
 from alignup.align.devices.plugin_rules import (
     NO_NVSWITCH,
     OVERWRITTEN,
@@ -148,6 +148,12 @@ def test_amd_prefers_xgmi():
 
     assert sets(answer) == {frozenset({address(0), address(2), address(3)})}
     assert ask(PluginRules(), PluginRule.AMD, ids(4), 3).notes == (UNKNOWN_LINKS,)
+
+
+def test_links_to_other_devices_do_not_count():
+    gpu = amd_rule.AmdDevice("a", number=1, numa_node=0, gpu="a")
+
+    assert amd_rule.pair_weights([gpu], {frozenset({1, 2}): 11, frozenset({1}): 11}) == {}
 
 
 def test_intel_takes_different_cards_first():

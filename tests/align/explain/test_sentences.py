@@ -106,6 +106,7 @@ def test_under_policy_none_nothing_is_aligned():
     decision = make_host(Policy.NONE).decide(make_pod("a"))
 
     assert sentences.describe_rules(decision) == "policy none: nothing is aligned · Guaranteed pod"
+    assert sentences.disagreeing_resources(decision) == ()
 
 
 def test_requests_for_devices_that_no_plugin_provides_are_named():
