@@ -71,29 +71,17 @@ class TestScopes:
         assert nodes(decision) == [SECOND, SECOND]
         assert [placement.as_text()["cpu"]["cpu"] for placement in decision.placements] == ["4-5", "6"]
 
-    @pytest.mark.parametrize(
-        ("scope", "message"),
-        [
-            pytest.param(
-                Scope.POD,
-                "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
-                id="as a whole",
-            ),
-            pytest.param(
-                Scope.CONTAINER,
-                "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
-                id="container by container",
-            ),
-        ],
-    )
-    def test_a_pod_with_pod_level_resources_has_its_own_message(self, scope, message):
+    def test_a_pod_with_pod_level_resources_has_its_own_message(self):
         gates = FeatureGates({"PodLevelResourceManagers": True})
         requests = amounts({"cpu": "6", "memory": "4Gi"})
+        wanted = two("5", "1", resources=Resources(requests, requests))
 
-        decision = make_host(scope=scope, gates=gates).admit(two("5", "1", resources=Resources(requests, requests)))
+        decision = make_host(scope=Scope.POD, gates=gates).admit(wanted)
 
         assert decision.rejection
-        assert decision.rejection.message == message
+        assert decision.rejection.message == (
+            "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager"
+        )
 
 
 class TestPolicies:
@@ -109,7 +97,6 @@ class TestPolicies:
         [
             pytest.param(Policy.BEST_EFFORT, Hint(BOTH, preferred=False), id="best effort takes both nodes"),
             pytest.param(Policy.RESTRICTED, None, id="restricted rejects: memory prefers one node, CPUs need two"),
-            pytest.param(Policy.SINGLE_NUMA_NODE, None, id="a single node rejects"),
         ],
     )
     def test_what_fits_no_single_node(self, policy, hint):

@@ -318,15 +318,29 @@ class TestPodsAsOnePiece:
         }
         assert bits.show(ledger.shared) == "0-7,14-15"
 
-    def test_shared_containers_need_a_share(self):
+    @pytest.mark.parametrize(
+        ("wanted", "text"),
+        [
+            pytest.param(
+                as_one("p", "4", asks("own", "4"), container("sharing")),
+                "pod rejected, sum of exclusive container cpu requests equals pod budget, "
+                "leaving no cpus for shared containers",
+                id="containers",
+            ),
+            pytest.param(
+                as_one("p", "4", asks("own", "2"), init=(asks("side", "4", sidecar=True), container("first"))),
+                "pod rejected, pod has shared init containers but no cpus available for them",
+                id="init containers after a sidecar",
+            ),
+        ],
+    )
+    def test_shared_containers_need_a_share(self, wanted, text):
         cpus = provider(pod_level=True)
-        wanted = as_one("p", "4", asks("own", "4"), container("sharing"))
 
         with pytest.raises(ProviderError) as rejected:
             allocate(cpus, cpus.initial_ledger(), wanted, None, ANYWHERE)
 
-        assert rejected.value.reason == "EmptyPodSharedPoolError"
-        assert rejected.value.message.endswith("leaving no cpus for shared containers")
+        assert (rejected.value.reason, rejected.value.message) == ("EmptyPodSharedPoolError", text)
         assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is NO_HINTS
 
     def test_pods_without_pod_level_resources_are_ignored(self):

@@ -194,15 +194,6 @@ def test_init_containers_lend_their_memory_until_the_next_one_starts():
     assert MemoryProvider().start_container(ledger, made, made.init[0]) == ledger
 
 
-def test_pods_that_are_gone_are_released():
-    first, second = pod("one", app("a", "1Gi"), app("b", "1Gi")), pod("two", app("a", "1Gi"))
-    ledger = placed(placed(idle(4, 4), first, on(0)), second, on(1))
-
-    assert retain(ledger, {"one", "two"}) == ledger
-    assert retain(ledger, {"two"}).nodes == placed(idle(4, 4), second, on(1)).nodes
-    assert nodes_of(ledger, "gone", "a") == 0
-
-
 def test_a_removed_pod_is_released_even_if_only_its_pod_level_blocks_are_known():
     whole_only = idle(4).give_pod("p", [Block(1, MEMORY, GIB)], containers={})
 
@@ -244,14 +235,27 @@ def test_a_pod_placed_as_a_whole_is_charged_once():
     assert retain(ledger, ()).nodes == idle(16, 16, pages={0: 1, 1: 1}).nodes
 
 
-def test_a_pod_that_leaves_nothing_to_share_is_rejected():
-    made = whole(pod("p", app("a", "4Gi"), sharing("b")), "4Gi")
-
+@pytest.mark.parametrize(
+    ("made", "error"),
+    [
+        pytest.param(
+            whole(pod("p", app("a", "4Gi"), sharing("b")), "4Gi"),
+            "pod rejected, sum of exclusive container memory requests equals pod budget, "
+            "leaving no memory for shared containers",
+            id="nothing left for a container",
+        ),
+        pytest.param(
+            whole(pod("p", app("a", "1Gi"), init=[app("s", "4Gi", sidecar=True), sharing("i")]), "4Gi"),
+            "pod rejected, pod has shared init containers but no memory available for them",
+            id="nothing left for an init container",
+        ),
+    ],
+)
+def test_a_pod_that_leaves_nothing_to_share_is_rejected(made, error):
     with pytest.raises(ProviderError) as caught:
         MemoryProvider(AS_ONE).allocate(idle(16), made, None, affinity=ANYWHERE)
 
-    assert caught.value.reason == "EmptyPodSharedPoolError"
-    assert caught.value.message.endswith("leaving no memory for shared containers")
+    assert (caught.value.reason, caught.value.message) == ("EmptyPodSharedPoolError", error)
     assert MemoryProvider(AS_ONE).hints(idle(16), made, None) == {MEMORY: ()}
 
 
