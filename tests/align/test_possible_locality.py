@@ -39,18 +39,18 @@ def unmet(demand: str, *, gpus: int = 2, nics: int = 0, others=(), unsettled=())
     ],
 )
 def test_all_possible_choices_count(demand, asked, detail):
-    found = unmet(demand, **asked)
+    unmet_locality = unmet(demand, **asked)
 
-    assert (found.detail if found else "") == (f"container app: {detail}" if detail else "")
-    assert found is None or found.reason == f"the kubelet may choose devices that are not {demand}"
+    assert (unmet_locality.detail if unmet_locality else "") == (f"container app: {detail}" if detail else "")
+    assert unmet_locality is None or unmet_locality.reason == f"the kubelet may choose devices that are not {demand}"
 
 
 def test_too_many_choices_are_unknown(monkeypatch):
     monkeypatch.setattr(possible_locality, "MAX_CHECKED", 1)
 
-    found = unmet("same-switch")
+    unmet_locality = unmet("same-switch")
 
-    assert found is not None
-    assert not found.known
-    assert found.reason == "it is unknown whether the devices that the kubelet may choose are same-switch"
-    assert found.detail == "container app: there are more than 1 possible choices"
+    assert unmet_locality is not None
+    assert not unmet_locality.known
+    assert unmet_locality.reason == "it is unknown whether the devices that the kubelet may choose are same-switch"
+    assert unmet_locality.detail == "container app: there are more than 1 possible choices"

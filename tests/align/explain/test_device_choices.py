@@ -22,8 +22,9 @@ def test_gpus_are_connected_and_nics_are_paired(gpus, nics, connected, paired):
     assert (distance.connected, distance.paired) == (connected, paired)
 
 
-def explain(**request: int) -> tuple[str, ...]:
-    return explain_choices(EXAMPLE.locality, make_host(near_devices=False).predict(make_pod(**request)).placements)
+def explain(*, gpus: int = 0, nics: int = 0) -> tuple[str, ...]:
+    decision = make_host(near_devices=False).predict(make_pod(gpus=gpus, nics=nics))
+    return explain_choices(EXAMPLE.locality, decision.placements)
 
 
 def test_choices_that_differ_are_counted_and_what_makes_them_certain_is_named():
