@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from alignup.align import demanded_policy
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.demanded_policy import DemandedPolicy, unmet_demand, unplaced_resource
 from alignup.align.errors import SettingsError, StateError
@@ -113,6 +114,24 @@ def test_in_pod_scope_all_containers_must_be_on_the_same_numa_nodes() -> None:
 
     assert each is None
     assert str(whole) == "the pod is on NUMA nodes 0-1 (cpu on 0-1), and single-numa-node demands one"
+
+
+def test_a_device_on_several_numa_nodes_is_on_one_of_them() -> None:
+    host = node(Policy.NONE)
+    host.update_devices("example.com/gpu", [Device("example.com/gpu", "gpu-0", nodes=0b11)])
+    device = guaranteed("app", {"cpu": "0", "example.com/gpu": "1"})
+    pod = Pod(name="trainer", uid="u", containers=(device,))
+
+    assert not unmet_demand(host, pod, host.decide(pod), DemandedPolicy(Policy.SINGLE_NUMA_NODE, Scope.CONTAINER))
+
+
+def test_more_choices_than_are_tried_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demanded_policy, "_MAX_SETS", 1)
+    host, pod = node(Policy.NONE), trainer("2", "2")
+
+    unmet = unmet_demand(host, pod, host.predict(pod), DemandedPolicy(Policy.SINGLE_NUMA_NODE, Scope.CONTAINER))
+
+    assert "too many possible choices of devices" in str(unmet)
 
 
 def test_a_decision_without_ledgers_cannot_be_checked() -> None:

@@ -5,6 +5,7 @@ import pytest
 from alignup.align import possible_locality
 from alignup.align.devices.demanded_locality import parse_demands
 from alignup.align.possible_locality import UnmetLocality, find_unmet_locality
+from tests.align import test_prediction
 from tests.align.test_near_devices import EXAMPLE, GPU, make_host, make_pod
 
 
@@ -43,6 +44,15 @@ def test_all_possible_choices_count(demand, asked, detail):
 
     assert (unmet_locality.detail if unmet_locality else "") == (f"container app: {detail}" if detail else "")
     assert unmet_locality is None or unmet_locality.reason == f"the kubelet may choose devices that are not {demand}"
+
+
+def test_any_choice_among_near_devices_is_near():
+    host = test_prediction.host(test_prediction.EIGHT, "best-effort")
+    placements = host.predict(test_prediction.pod(4)).placements
+
+    assert not find_unmet_locality(
+        parse_demands("same-root"), placements, host.machine.locality, others={}, unsettled={}
+    )
 
 
 def test_too_many_choices_are_unknown(monkeypatch):
