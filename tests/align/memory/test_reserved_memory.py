@@ -49,6 +49,12 @@ def machine(*gib: int, without_cpus: tuple[int, ...] = (), pages: int = 0) -> Ku
             "determined by Node Allocatable feature",
             id="huge pages forgotten",
         ),
+        pytest.param(
+            [entry(0, memory="1500m")],
+            {MEMORY: "1500m"},
+            "could not covert a variable of type Quantity to int64",
+            id="a fraction of a byte",
+        ),
     ],
 )
 def test_invalid_entries_raise_the_kubelets_error(entries, reservation, error):
