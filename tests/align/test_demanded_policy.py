@@ -19,6 +19,7 @@ from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.align.workload.validation import accept
 from alignup.machines.synthetic import parse
 from tests.align.hosts import arrivals, hosts
+from tests.align.test_admit import Picky
 from tests.effort import examples
 from tests.strategies_pods import guaranteed
 
@@ -114,6 +115,15 @@ def test_in_pod_scope_all_containers_must_be_on_the_same_numa_nodes() -> None:
 
     assert each is None
     assert str(whole) == "the pod is on NUMA nodes 0-1 (cpu on 0-1), and single-numa-node demands one"
+
+
+def test_hints_of_providers_from_outside_count() -> None:
+    plain = node(Policy.NONE)
+    host, pod = Host(plain.machine, plain.settings, others=[Picky(node=1)]), trainer("2")
+
+    unmet = unmet_demand(host, pod, host.decide(pod), DemandedPolicy(Policy.SINGLE_NUMA_NODE, Scope.CONTAINER))
+
+    assert str(unmet).endswith("on NUMA node 0 (cpu on 0), which single-numa-node does not accept for example.com/whim")
 
 
 def test_a_device_on_several_numa_nodes_is_on_one_of_them() -> None:

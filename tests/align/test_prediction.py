@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import prediction
+from alignup.align.demanded_policy import DemandedPolicy, unmet_demand
 from alignup.align.devices.choices import RandomChooser
 from alignup.align.devices.plugin_rules import UNKNOWN_LINKS, PluginRule
 from alignup.align.devices.provider import CRASHED
@@ -15,7 +16,7 @@ from alignup.align.host import Host, Settings
 from alignup.align.locality import DeviceLink, LinkKind, PciPath
 from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
 from alignup.align.quantity import Quantity
-from alignup.align.settings import Policy, TopologySettings
+from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 
 GPU = "nvidia.com/gpu"
@@ -167,6 +168,8 @@ def test_pod_may_be_rejected_while_a_choice_is_not_tried(monkeypatch):
 
     assert decision.may_be_rejected
     assert "not all of its choices were tried" in sentences.describe_possible_rejection(decision)
+    unmet = unmet_demand(kubelet, pod(4, 2), decision, DemandedPolicy(Policy.RESTRICTED, Scope.CONTAINER))
+    assert "too many possible choices of devices" in str(unmet)
 
 
 def test_pod_may_be_rejected_if_the_plugin_may_crash():

@@ -138,6 +138,16 @@ def test_the_root_complexes_that_drivers_publish_suffice_for_same_root():
     assert "is not known" in locality_of("same-switch", allocated(first, second), devices=devices).unmet
 
 
+def test_a_published_root_complex_is_compared_with_that_of_the_machine():
+    near = with_attributes("near", root=located_host().machine.locality.root(ADDRESSES[0]))
+    unknown = with_attributes("unknown")
+    devices = (near, unknown, *DEVICES)
+
+    assert locality_of("same-root", allocated(near, DEVICES[0]), devices=devices) == ("", True)
+    assert "no root complex in common" in locality_of("same-root", allocated(near, DEVICES[4]), devices=devices).unmet
+    assert "is not known" in locality_of("same-root", allocated(near, unknown), devices=devices).unmet
+
+
 def test_a_flat_machine_cannot_say_whatever_drivers_publish():
     host = located_host(flat=True)
     devices = tuple(replace(each, attributes={**each.attributes, PCIE_ROOT: "pci0000:00"}) for each in DEVICES[:2])
@@ -204,7 +214,8 @@ def test_more_choices_than_are_tried_are_left_to_the_binding():
     assert locality.unmet
 
 
-def test_the_containers_of_one_claim_for_extended_resources_are_not_separated():
+@pytest.mark.parametrize("offered", [(), ("a.com/x", "b.com/y")])
+def test_the_containers_of_one_claim_for_extended_resources_are_not_separated(offered):
     amounts = dict.fromkeys(("a.com/x", "b.com/y"), Quantity(1))
     pod = Pod(
         name="x",
@@ -212,6 +223,7 @@ def test_the_containers_of_one_claim_for_extended_resources_are_not_separated():
         containers=(Container("app", Resources(amounts, amounts)),),
         claimed_requests=(("app", "a.com/x"), ("app", "b.com/y")),
         extended_claim="c",
+        class_resources=offered,
         annotations={DEVICES_ANNOTATION: "same-root"},
     )
     objects = ClaimObjects(CLASSES, {("default", "c"): allocated(DEVICES[0], DEVICES[1])})
