@@ -1,6 +1,6 @@
 """Hosts for tests of whole admissions: a short way to make one, and a strategy that makes all kinds of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,16 +46,18 @@ def make_host(
     scope: Scope = Scope.CONTAINER,
     *,
     shape: str = "pack:2 numa:1 core:4 pu:1",
+    devices: Iterable[Device] | None = None,
     memory: bool = True,
     **settings: Any,
 ) -> Host:
     """Two nodes, each with four CPUs, 16 GiB, a GPU and a NIC; CPU 0 and 64 MiB of node 0 are reserved."""
     machine = parse(shape, memory=16 * GIB)
-    devices = tuple(
-        Device(resource, f"{resource.partition('/')[2]}-{node.id}", nodes=1 << node.id)
-        for resource in DEVICES
-        for node in machine.nodes
-    )
+    if devices is None:
+        devices = [
+            Device(resource, f"{resource.partition('/')[2]}-{node.id}", nodes=1 << node.id)
+            for resource in DEVICES
+            for node in machine.nodes
+        ]
     made = Settings(
         topology=TopologySettings(policy=policy, scope=scope),
         cpus=CpuSettings(policy="static", reservation=RESERVATION["cpu"]),
@@ -63,7 +65,7 @@ def make_host(
         reserved_memory=(ReservedMemory(0, {"memory": RESERVATION["memory"]}),),
         reservation=RESERVATION,
     )
-    return Host(replace(machine, devices=devices), replace(made, **settings))
+    return Host(replace(machine, devices=tuple(devices)), replace(made, **settings))
 
 
 def make_pod(uid: str = "a", annotations: Mapping[str, str] | None = None, **asked: str) -> Pod:

@@ -16,18 +16,8 @@ MAX_INT64 = (1 << 63) - 1
 scribbles = st.text('0123456789,,--+ x"\\\n\0\x7f\x9fé٣\u2028\U0001f600')
 
 
-@pytest.mark.parametrize(
-    ("members", "expected"),
-    [
-        pytest.param([], 0, id="nothing is zero"),
-        pytest.param([0], 1, id="member 0 is the lowest bit"),
-        pytest.param([3, 1], 0b1010, id="order does not matter"),
-        pytest.param([5, 5], 1 << 5, id="twice is once"),
-        pytest.param([255], 1 << 255, id="beyond any machine word"),
-    ],
-)
-def test_of(members, expected):
-    assert bits.of(members) == expected
+def test_a_member_twice_is_a_member_once():
+    assert bits.of([5, 5]) == 1 << 5
 
 
 @pytest.mark.parametrize(
@@ -56,14 +46,9 @@ def test_members_are_what_the_set_was_made_of(chosen):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("", [], id="empty text is the empty set"),
-        pytest.param("0", [0], id="one number"),
         pytest.param("0-3,8", [0, 1, 2, 3, 8], id="a range and a number"),
-        pytest.param("5,1,3", [1, 3, 5], id="any order"),
         pytest.param("0-4,2-6,3", [0, 1, 2, 3, 4, 5, 6], id="overlaps"),
-        pytest.param("7-7", [7], id="a range of one"),
         pytest.param("007,+2", [2, 7], id="leading zeros and plus signs"),
-        pytest.param("1-+3", [1, 2, 3], id="a plus sign after the dash"),
     ],
 )
 def test_parse(text, expected):
@@ -73,20 +58,11 @@ def test_parse(text, expected):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param(",", 'strconv.Atoi: parsing "": invalid syntax', id="an empty part"),
         pytest.param("1,", 'strconv.Atoi: parsing "": invalid syntax', id="a trailing comma"),
-        pytest.param("-1", 'strconv.Atoi: parsing "": invalid syntax', id="a leading dash"),
-        pytest.param("1-", 'strconv.Atoi: parsing "": invalid syntax', id="a range without end"),
-        pytest.param("1-2-3", 'strconv.Atoi: parsing "2-3": invalid syntax', id="a range with three ends"),
-        pytest.param("1--3", 'invalid range "1--3" (1 > -3)', id="a negative end"),
         pytest.param("3-1", 'invalid range "3-1" (3 > 1)', id="a falling range"),
-        pytest.param("+3-1", 'invalid range "+3-1" (3 > 1)', id="a falling range as written"),
         pytest.param(" 1", 'strconv.Atoi: parsing " 1": invalid syntax', id="a blank"),
-        pytest.param("1\n", 'strconv.Atoi: parsing "1\\n": invalid syntax', id="a line end"),
-        pytest.param("0x1", 'strconv.Atoi: parsing "0x1": invalid syntax', id="hexadecimal"),
         pytest.param("1_0", 'strconv.Atoi: parsing "1_0": invalid syntax', id="underscores as in Python"),
         pytest.param("٣", 'strconv.Atoi: parsing "٣": invalid syntax', id="digits of another script"),
-        pytest.param("++1", 'strconv.Atoi: parsing "++1": invalid syntax', id="two signs"),
         pytest.param(
             "9223372036854775808",
             'strconv.Atoi: parsing "9223372036854775808": value out of range',
@@ -118,18 +94,8 @@ def test_numbers_beyond_the_limit_are_parsed_but_make_no_set(text):
         bits.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("members", "text"),
-    [
-        pytest.param([], "", id="the empty set is empty text"),
-        pytest.param([4], "4", id="one member"),
-        pytest.param([4, 5], "4-5", id="two neighbors are a range"),
-        pytest.param([0, 2, 4], "0,2,4", id="no neighbors, no ranges"),
-        pytest.param([0, 1, 2, 3, 8, 10, 11], "0-3,8,10-11", id="all of it"),
-    ],
-)
-def test_show(members, text):
-    assert bits.show(bits.of(members)) == text
+def test_neighbors_are_shown_as_a_range():
+    assert bits.show(bits.of([0, 1, 2, 3, 8, 10, 11])) == "0-3,8,10-11"
 
 
 @given(cpu_sets(600))

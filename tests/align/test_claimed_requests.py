@@ -13,7 +13,7 @@ from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
-from alignup.align.workload import Container, Pod, Resources
+from alignup.align.workload import Container, Pod, Resources, demand
 from alignup.machines.synthetic import parse
 
 GPU = "example.com/gpu"
@@ -98,6 +98,11 @@ def test_a_claim_serves_what_unhealthy_devices_of_a_plugin_do_not(version):
 def test_a_bound_pod_with_a_claim_lacks_no_devices():
     assert host().missing_devices(pod(mapped=True)) == ()
     assert host().missing_devices(pod()) == (GPU,)
+
+
+def test_the_requests_that_a_claim_serves_can_be_left_out():
+    assert demand.limits(demand.without_claimed(pod(mapped=True), {})).keys() == {"cpu", "memory"}
+    assert demand.without_claimed(pod(), {}) == pod()
 
 
 def test_a_plugin_with_devices_serves_the_request_itself():

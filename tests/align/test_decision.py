@@ -138,6 +138,14 @@ def test_a_placement_as_text_and_back():
     assert Placement.of_text("app", NODE_1, TEXTS) == PLACEMENT
     assert Placement("app", NODE_1).as_text() == {}
     assert Placement.of_text("app", NODE_1, {}) == Placement("app", NODE_1)
+    assert PLACEMENT.to_row() == {
+        "container": "app",
+        "nodes": "1",
+        "cpus": "1-2",
+        "memory": 4096,
+        GPU: "gpu-0, gpu-1",
+        "example.com/ways": "0-3 of node 1",
+    }
 
 
 @pytest.mark.parametrize("texts", [{"cpu": {"cpu": "x"}}, {"memory": {"memory": "0"}}, {"memory": {"memory": "0=y"}}])

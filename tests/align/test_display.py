@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import alignup
-from alignup.align.display import html_table
+from alignup.align.display import HtmlTable, html_table
 
 GPU = "example.com/gpu"
 
@@ -78,7 +78,13 @@ def test_what_pods_are_called_is_escaped_in_html(host):
 
 
 def test_a_table_has_only_columns_with_values():
-    assert html_table([{"a": 1, "b": ""}, {"a": 0, "c": None}]).count("<th ") == 1
+    class Result(HtmlTable):
+        def to_rows(self):
+            return [{"a": 1, "b": ""}, {"a": 0, "c": None}]
+
+    assert Result()._repr_html_().count("<th ") == 1
+    with pytest.raises(NotImplementedError):
+        HtmlTable()._repr_html_()
 
 
 def test_a_copy_of_a_host_changes_alone(host):

@@ -56,6 +56,11 @@ LOCATED = LocatedProblem(SourceLocation("pods.yaml", line=3), NAME)
         ),
         pytest.param(TraceError("no events"), "no events", id="a trace without a location"),
         pytest.param(ManifestError([LOCATED]), "pods.yaml:3: metadata.name: Required value", id="a manifest"),
+        pytest.param(
+            ManifestError([LocatedProblem(SourceLocation("pods.yaml", document=2), WHOLE)]),
+            "pods.yaml, document 2: not an object",
+            id="a document of a manifest",
+        ),
         pytest.param(WorkLimitError("too many nodes", sources=["gpu"]), "too many nodes", id="too much work"),
     ],
 )

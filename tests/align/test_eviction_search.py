@@ -9,6 +9,8 @@ from alignup.align.eviction_search import (
     HostShortage,
     find_units,
 )
+from alignup.align.host import Host
+from alignup.align.workload import Pod
 from tests.align.hosts import make_host, make_pod
 
 NOTHING = HostShortage((), {})
@@ -74,15 +76,23 @@ def test_sparing_keeps_the_cheapest_units():
 
 
 def test_nothing_is_spared_where_all_are_not_enough():
-    assert EvictionSearch([unit("a")], lambda _: None, NOTHING).spare() is None
+    search: EvictionSearch[bool] = EvictionSearch([unit("a")], lambda _: None, NOTHING)
+
+    assert search.spare() is None
+    assert list(search.sufficient(1)) == []
 
 
-def test_sets_that_use_too_little_are_not_decided_on():
+def full_host() -> tuple[Host, Pod, HostShortage]:
+    """Return a host with as many pods as it may have, a pod that is rejected, and what the host lacks for it."""
     host = make_host(max_pods=2, memory=False)
     for uid in "ab":
         host.admit(make_pod(uid, cpu="1"))
     pod = make_pod("new", cpu="7")
-    shortage = HostShortage.of(host, pod)
+    return host, pod, HostShortage.of(host, pod)
+
+
+def test_sets_that_use_too_little_are_not_decided_on():
+    host, pod, shortage = full_host()
     units = find_units(host, pod, shortage)
 
     assert [short.resource for short in shortage.shortfalls] == ["pods", "cpu"]
@@ -91,11 +101,7 @@ def test_sets_that_use_too_little_are_not_decided_on():
 
 
 def test_units_of_one_group_are_one():
-    host = make_host(max_pods=2, memory=False)
-    for uid in "ab":
-        host.admit(make_pod(uid, cpu="1"))
-    pod = make_pod("new", cpu="7")
-    shortage = HostShortage.of(host, pod)
+    host, pod, shortage = full_host()
     units = find_units(host, pod, shortage, cost=lambda arrival, _: EvictionCost(1, (arrival,), 5, 7))
 
     group = EvictionUnit.together(units, EvictionCost.total([unit.cost for unit in units]))

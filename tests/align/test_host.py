@@ -16,7 +16,7 @@ from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, Hug
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
-from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
+from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
 from alignup.kubernetes.configuration import load_settings
@@ -267,28 +267,7 @@ class TestSettings:
                 "unsupported on machines with more than 8 NUMA Nodes",
                 id="too many nodes",
             ),
-            pytest.param(
-                Settings(
-                    topology=TopologySettings(
-                        policy=Policy.RESTRICTED, options=TopologyOptions(prefer_closest=True), limit_nodes=False
-                    )
-                ),
-                "topology",
-                "error getting NUMA distances",
-                id="closest nodes without distances",
-            ),
-            pytest.param(
-                Settings(cpus=CpuSettings(policy="static")), "cpu", "unable to determine", id="no CPU reserved"
-            ),
             pytest.param(Settings(memory_policy="Most"), "memory", 'unknown policy: "Most"', id="no such policy"),
-            pytest.param(
-                Settings(
-                    memory_policy="Static", reserved_memory=(ReservedMemory(0, {"memory": Quantity.parse("1Gi")}),)
-                ),
-                "memory",
-                "is not equal to the value",
-                id="memory that does not add up",
-            ),
             pytest.param(
                 Settings(
                     cpus=replace(STATIC, options={"align-by-socket": "true"}),
@@ -461,8 +440,6 @@ class TestBadInput:
                 replace(make_pod(), init=(container("app"),)), "spec.initContainers[0].name", id="an init container too"
             ),
             pytest.param(make_pod(cpu="-2"), "spec.containers[0].resources.limits[cpu]", id="negative CPUs"),
-            pytest.param(make_pod(memory="-1Gi"), "spec.containers[0].resources.limits[memory]", id="negative memory"),
-            pytest.param(make_pod(gpu="-1"), f"spec.containers[0].resources.limits[{GPU}]", id="negative devices"),
             pytest.param(
                 replace(make_pod(), overhead=amounts({"cpu": "-1m"})),
                 "spec.overhead.limits[cpu]",
@@ -539,6 +516,7 @@ def decide_on(containers: Any) -> Any:
         (lambda: decide_on(TEXT), "pod p: containers needs a tuple, not str"),
         (lambda: decide_on((TEXT,)), r"pod p: containers\[0\] needs a Container, not str"),
         (lambda: decide_on((Container("a", DOCUMENT),)), r"containers\[0\].resources needs a Resources, not dict"),
+        (lambda: make_host().decide(replace(make_pod(), resources=DOCUMENT)), "pod a: resources needs a Resources"),
         (
             lambda: Device("example.com/gpu", "a", nodes=LIST),
             "Device.nodes needs a set of NUMA nodes as an int, not list",

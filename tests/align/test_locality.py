@@ -186,7 +186,8 @@ def test_groups_follow_levels() -> None:
 
 def test_kinds_come_from_pci_classes() -> None:
     codes = {"1": GPU, "2": 0x120000, "3": NIC, "4": 0x0C0600, "5": NVME, "6": 0x010600, "7": 0x060400}
-    locality = machine(*(PciDevice(address, kind=kind) for address, kind in codes.items())).locality
+    console = PciDevice("8", kind=0x030000, vendor=0x1A03)  # the picture of a server's management controller
+    locality = machine(*(PciDevice(address, kind=kind) for address, kind in codes.items()), console).locality
 
     assert locality.devices == {
         "1": DeviceKind.GPU,

@@ -1,5 +1,6 @@
 """A pod may be admitted before a waiting one only if it takes nothing that the waiting one could use."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -20,11 +21,13 @@ from tests.strategies_pods import guaranteed
 LARGE = "pack:2 numa:1 core:16 pu:1"
 
 
-def large(policy: Policy = Policy.SINGLE_NUMA_NODE, scope: Scope = Scope.CONTAINER, **settings) -> Host:
-    """Two NUMA nodes of 16 CPUs with one NIC, on node 0, that a pod holds."""
-    host = make_host(policy, scope, shape=LARGE, **settings)
-    devices = tuple(device for device in host.machine.devices if device.id != "nic-1")
-    host = Host(replace(host.machine, devices=devices), host.settings)
+GPUS = (Device(GPU, "gpu-0", nodes=0b01), Device(GPU, "gpu-1", nodes=0b10))
+ONE_NIC = (*GPUS, Device(NIC, "nic-0", nodes=0b01))
+
+
+def large(policy: Policy = Policy.SINGLE_NUMA_NODE, *, devices: Sequence[Device] = ONE_NIC, **settings) -> Host:
+    """Two NUMA nodes of 16 CPUs with a GPU each, and one NIC, on node 0, that a pod holds."""
+    host = make_host(policy, shape=LARGE, devices=devices, **settings)
     assert host.admit(make_pod("holder", cpu="2", nic="1")).admitted
     return host
 
@@ -102,9 +105,7 @@ def test_the_number_of_pods_counts():
 
 
 def test_devices_that_both_request_count():
-    host = large()
-    more = tuple(Device(GPU, f"more-{number}", nodes=0b01) for number in range(3))
-    host = Host(replace(host.machine, devices=(*host.machine.devices, *more)), host.settings)
+    host = large(devices=(*ONE_NIC, *(Device(GPU, f"more-{number}", nodes=0b01) for number in range(3))))
 
     assert may_pass(host, make_pod("small", cpu="1", gpu="1"), make_pod("waits", cpu="1", gpu="3"))
     assert not may_pass(host, make_pod("small", cpu="1", gpu="1"), make_pod("waits", cpu="1", gpu="4"))
@@ -164,22 +165,23 @@ def small_hosts(draw: st.DrawFn) -> Host:
     options = (
         draw(st.sampled_from(OPTIONS)) if policy is not Policy.SINGLE_NUMA_NODE else draw(st.sampled_from(OPTIONS[:-1]))
     )
-    host = make_host(
-        policy,
-        draw(st.sampled_from(Scope)),
-        shape=draw(st.sampled_from(("pack:2 numa:1 core:4 pu:2", "pack:1 numa:3 core:4 pu:1"))),
-        memory=draw(st.booleans()),
-        max_pods=draw(st.sampled_from((4, 110))),
-        gates=FeatureGates({"CPUManagerPolicyAlphaOptions": True, "PodLevelResourceManagers": draw(st.booleans())}),
-    )
-    cpus = replace(host.settings.cpus, options=dict.fromkeys(options, "true"))
     places = st.sampled_from((0b01, 0b10, 0b11, None))
     devices = [
         Device(resource, f"{resource}-{number}", nodes=draw(places))
         for resource, most in ((GPU, 4), (NIC, 2))
         for number in range(draw(st.integers(1, most)))
     ]
-    return Host(replace(host.machine, devices=tuple(devices)), replace(host.settings, cpus=cpus))
+    static = make_host().settings.cpus
+    return make_host(
+        policy,
+        draw(st.sampled_from(Scope)),
+        shape=draw(st.sampled_from(("pack:2 numa:1 core:4 pu:2", "pack:1 numa:3 core:4 pu:1"))),
+        devices=devices,
+        cpus=replace(static, options=dict.fromkeys(options, "true")),
+        memory=draw(st.booleans()),
+        max_pods=draw(st.sampled_from((4, 110))),
+        gates=FeatureGates({"CPUManagerPolicyAlphaOptions": True, "PodLevelResourceManagers": draw(st.booleans())}),
+    )
 
 
 @st.composite
@@ -243,11 +245,7 @@ def test_memory_on_a_node_counts_for_every_type_that_is_requested():
 
 
 def test_devices_without_topology_restrict_no_pod_to_their_nodes():
-    host = large()
-    devices = tuple(
-        replace(device, nodes=None) if device.resource == NIC else device for device in host.machine.devices
-    )
-    anywhere = Host(replace(host.machine, devices=devices), host.settings)
-    anywhere.admit(make_pod("first", cpu="8"))
+    host = large(devices=(*GPUS, Device(NIC, "nic-0")))
+    host.admit(make_pod("first", cpu="8"))
 
-    assert not may_pass(anywhere, make_pod("fills", cpu="8"), make_pod("waits", cpu="12", nic="1"))
+    assert not may_pass(host, make_pod("fills", cpu="8"), make_pod("waits", cpu="12", nic="1"))

@@ -7,13 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import prediction
+from alignup.align.demanded_policy import DemandedPolicy, unmet_demand
+from alignup.align.devices.choices import RandomChooser
+from alignup.align.devices.plugin_rules import UNKNOWN_LINKS, PluginRule
 from alignup.align.devices.provider import CRASHED
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.locality import DeviceLink, LinkKind, PciPath
 from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
 from alignup.align.quantity import Quantity
-from alignup.align.settings import Policy, TopologySettings
+from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 
 GPU = "nvidia.com/gpu"
@@ -107,6 +110,30 @@ def test_without_a_rule_any_device_of_the_tier_is_possible(places, policy, count
     assert frozenset(placement.devices[GPU]) in possible
 
 
+def test_a_chooser_takes_one_of_the_possible_choices():
+    kubelet = host(EIGHT)
+
+    decisions = [kubelet.decide_with(pod(2), RandomChooser(seed)) for seed in range(9)]
+
+    pairs = {decision.placements[0].devices[GPU] for decision in decisions}
+    assert 1 < len(pairs) <= len(KEP_PAIRS)
+    assert pairs <= {tuple(f"gpu-{number}" for number in pair) for pair in KEP_PAIRS}
+
+
+def test_a_plugin_with_an_unknown_rule_may_choose_anything():
+    known = machine(0, 0, 0, pairs=((0, 1),))
+    settings = Settings(plugin_rules={GPU: PluginRule.ANY}, preferred_allocation=frozenset({GPU}), kubelet_faults=True)
+
+    assert texts(Host(known, settings), pod(2)) == ["any 2 of gpu-0…2"]
+    assert texts(host(known), pod(2)) == ["gpu-0, gpu-1"]
+
+
+def test_it_is_said_that_links_are_unknown():
+    placements = host(machine(0, 0, 1)).predict(pod(2)).placements
+
+    assert sentences.describe_choices(placements) == (UNKNOWN_LINKS,)
+
+
 def test_next_container_may_get_what_the_first_leaves():
     assert texts(host(EIGHT, "best-effort"), pod(1, 1)) == ["any 1 of gpu-0…3", "any 1 of gpu-0…3"]
 
@@ -141,6 +168,8 @@ def test_pod_may_be_rejected_while_a_choice_is_not_tried(monkeypatch):
 
     assert decision.may_be_rejected
     assert "not all of its choices were tried" in sentences.describe_possible_rejection(decision)
+    unmet = unmet_demand(kubelet, pod(4, 2), decision, DemandedPolicy(Policy.RESTRICTED, Scope.CONTAINER))
+    assert "too many possible choices of devices" in str(unmet)
 
 
 def test_pod_may_be_rejected_if_the_plugin_may_crash():
@@ -161,3 +190,4 @@ def test_pods_without_devices_have_no_choices():
 
     assert decision.admitted
     assert decision.possible is None
+    assert sentences.describe_possible_rejection(decision) == ""

@@ -36,6 +36,8 @@ CARRIERS = {
     "note": (2, "code"),
 }
 IN_DOCTOR_ONLY = ("error", "warning", "note")
+#: What a module has in its text that can emit or spell a code; other modules are not parsed.
+EMITS = re.compile("|".join(("reason_codes", r"\.note\(", *CARRIERS.keys() - {*IN_DOCTOR_ONLY}, *REASON_CODES)))
 
 
 class Source(NamedTuple):
@@ -50,7 +52,11 @@ class Source(NamedTuple):
 @cache
 def modules() -> list[Source]:
     paths = [path for path in sorted(SOURCE.rglob("*.py")) if not {"wire", "testing"} & set(path.parts)]
-    return [read(path) for path in paths if path != LIST]
+    return [
+        read(path)
+        for path in paths
+        if path != LIST and ("doctor" in path.parts or EMITS.search(path.read_text("utf-8")))
+    ]
 
 
 def read(path: Path) -> Source:

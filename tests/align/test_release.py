@@ -4,7 +4,7 @@ import pytest
 
 from alignup.align.errors import SettingsError
 from alignup.align.host import Settings
-from alignup.align.release import NEWEST, RELEASES, find_release, release_note
+from alignup.align.release import NEWEST, RELEASES, STRATEGY_PREVIEW, find_release, release_note, with_preview
 from alignup.align.settings import FeatureGates
 
 
@@ -34,6 +34,17 @@ def test_unknown_releases_are_answered_by_the_nearest_and_noted():
 def test_a_release_that_is_not_out_yet_is_noted():
     assert release_note("1.38") == "Kubernetes 1.38 is not released; known up to alpha.2, 2026-10-07"
     assert NEWEST.complete
+
+
+def test_a_document_names_the_release_and_how_far_it_is_known():
+    planned = with_preview(find_release("1.38"), STRATEGY_PREVIEW)
+
+    assert find_release("1.37").to_document() == {"kubernetes": "1.37"}
+    assert planned.to_document() == {
+        "kubernetes": "1.38",
+        "knownUpTo": "alpha.2, 2026-10-07",
+        "previews": [STRATEGY_PREVIEW],
+    }
 
 
 def test_releases_are_in_order_and_differ_by_their_minor_version():

@@ -20,8 +20,7 @@ from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
 from alignup.align.workload import Pod, Resources
 from alignup.machines import synthetic
 from tests.align.cpus.allocation import allocate, cpu_hints
-from tests.align.cpus.kubelet_gauges import KubeletGauges
-from tests.align.hosts import GPU, pod
+from tests.align.hosts import GPU, make_host, pod
 from tests.conformance.cpu_cases import listed
 from tests.strategies_pods import amounts, container, guaranteed
 
@@ -67,8 +66,6 @@ UNEVEN_SOCKETS = view_of(
     ("view", "free", "count", "before", "now"),
     [
         pytest.param(I7_14700, "1-27", 2, "0-1", "16-17", id="i7-14700, 2 CPUs"),
-        pytest.param(I7_14700, "1-27", 3, "0-1,16", "16-18", id="i7-14700, 3 CPUs"),
-        pytest.param(I7_14700, "1-27", 13, "0-1,16-26", "1,16-27", id="i7-14700, 13 CPUs"),
         pytest.param(I7_14700, "1-27", 14, "0-1,16-27", "2-3,16-27", id="i7-14700, 14 CPUs"),
         pytest.param(UNEVEN_SOCKETS, "2-7,9-11", 8, "0-7", "2-6,9-11", id="sockets of 8 and 4 CPUs"),
     ],
@@ -113,7 +110,6 @@ FOUR_NODES = synthetic.parse("pack:4 numa:1 core:8 pu:1").kubelet_view()
     ("free", "mask", "count", "before", "now"),
     [
         pytest.param("0-31", [0, 1, 2, 3], 12, "0-5,8-13", "0-2,8-10,16-18,24-26", id="four nodes"),
-        pytest.param("0-31", [0, 1, 2], 12, "0-5,8-13", "0-3,8-11,16-19", id="three nodes"),
         pytest.param("0-31", [0, 1, 2, 3], 6, "0-5", "0-1,8-9,16,24", id="a remainder"),
         pytest.param("0-31", [0, 1, 2, 3], 3, "0-2", "0-2", id="ignored: fewer CPUs than nodes"),
         pytest.param("0-23", [0, 1, 2, 3], 12, "0-5,8-13", "0-5,8-13", id="ignored: a node without free CPUs"),
@@ -155,20 +151,11 @@ def test_cpus_follow_gpus_to_all_numa_nodes(release, nodes):
     assert sum(1 for node_cpus in host.view.node_cpus.values() if node_cpus & taken) == nodes
 
 
-PAIRS = view_of(["0-1", "2-3", "4-5", "6-7"])
+def test_cpus_are_taken_from_each_core_in_turn():
+    neighbors, far_apart = view_of(["0-1", "2-3", "4-5", "6-7"]), view_of(["0,4", "1,5", "2,6", "3,7"])
 
-
-@pytest.mark.parametrize(("count", "before", "now"), [(3, "1-3", "1-2,4"), (4, "1-4", "1-2,4,6"), (5, "1-5", "1-4,6")])
-def test_cpus_are_taken_from_each_core_in_turn(count, before, now):
-    assert answers(PAIRS, "1-7", count, distribute_cpus_across_cores=True) == (before, now)
-
-
-@pytest.mark.parametrize("count", range(1, 8))
-def test_cores_in_turn_are_cpus_by_number_where_siblings_are_far_apart(count):
-    view = view_of(["0,4", "1,5", "2,6", "3,7"])
-    taken = bits.show((1 << count) - 1)
-
-    assert answers(view, "0-7", count, distribute_cpus_across_cores=True) == (taken, taken)
+    assert answers(neighbors, "1-7", 5, distribute_cpus_across_cores=True) == ("1-5", "1-4,6")
+    assert answers(far_apart, "0-7", 5, distribute_cpus_across_cores=True) == ("0-4", "0-4")
 
 
 def test_cores_in_turn_on_four_sockets_with_four_threads_a_core():
@@ -318,6 +305,14 @@ class TestPodLevelCpusAfterARestart:
 
         assert bits.show(caught.value.residue.shared) == shared
 
+    @pytest.mark.parametrize(("release", "shared"), [(R37, "0,4-7"), (R38, "")])
+    def test_a_rejected_pod_keeps_cpus(self, release, shared):
+        host = make_host(scope=Scope.POD, memory=False, gates=POD_LEVEL, release=release, kubelet_faults=True)
+
+        residue = host.decide(pod_of(3, 2, 2)).residue
+
+        assert (bits.show(residue.cpus.shared) if residue else "") == shared
+
     @pytest.mark.parametrize(
         ("whole", "parts", "count", "masks"),
         [
@@ -363,47 +358,6 @@ def test_pod_level_memory_after_a_restart(release, message):
     changes = restart(host, host.ledger, [asked]).changes
 
     assert [message in change.message for change in changes.values()] == ([True] if message else [])
-
-
-class TestGauges:
-    """The gauges of the CPU manager, on 8 CPUs of which CPU 0 is reserved."""
-
-    @pytest.mark.parametrize(
-        ("release", "values"),
-        [
-            (R37, [(0, 7000), (4, 3000), (6, 1000), (4, 3000), (2, 5000)]),
-            (R38, [(0, 7000), (4, 3000), (4, 3000), (2, 5000), (0, 7000)]),
-        ],
-    )
-    def test_an_init_container_whose_cpus_are_reused(self, release, values):
-        provider = cpu_provider(8, release)
-        init, app = guaranteed("i", {"cpu": "4", "memory": "1Gi"}), guaranteed("c", {"cpu": "2", "memory": "1Gi"})
-        asked = Pod(name="p", uid="p", init=(init,), containers=(app,))
-        gauges = KubeletGauges(release, provider.initial_ledger())
-
-        seen = [gauges.totals]
-        for asking in (init, app):
-            ledger, _ = allocate(provider, gauges.ledger, asked, asking, None)
-            gauges.allocated(ledger, "p", asking.name)
-            seen.append(gauges.totals)
-        for name in ("i", "c"):
-            gauges.released(gauges.ledger.take_back("p", name))
-            seen.append(gauges.totals)
-
-        assert seen == values
-        assert gauges.per_node == {0: 0 if release is R38 else 2}
-
-    def test_a_pod_with_a_sharing_container_counts_until_its_last_container_is_gone(self):
-        provider = cpu_provider(8)
-        ledger, _ = allocate(provider, provider.initial_ledger(), pod_of(4, 2, 0), None, None)
-        gauges = KubeletGauges(R38, ledger)
-
-        seen = [gauges.totals[0]]
-        for name in ("c1", "c2"):
-            gauges.released(gauges.ledger.take_back("p", name))
-            seen.append(gauges.totals[0])
-
-        assert seen == [4, 4, 0]
 
 
 def test_a_kernel_that_takes_more_memory_stops_the_start():

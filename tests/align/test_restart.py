@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
-from alignup.align.restart import compare_restarts, restart
-from alignup.align.settings import FeatureGates, Scope
+from alignup.align.restart import Restart, UpgradeSeverity, compare_restarts, restart
+from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Resources
 from tests.align.hosts import GPU, make_host, pod
 from tests.strategies_pods import amounts
@@ -41,6 +43,54 @@ def test_up_to_1_36_a_full_node_rejects_its_pods_under_full_pcpus_only():
     ]
     assert changes[0].describe(new.settings.release).endswith("; a restart of the present kubelet does the same")
     assert changes[0].to_document()["alsoNow"] is True
+    assert changes[0].severity is UpgradeSeverity.REJECTED
+
+
+def kubelet(policy=Policy.NONE, *, reserved="1"):
+    cpus = CpuSettings(policy="static", reservation=Quantity.parse(reserved))
+    return Restart({}, make_host(policy, memory=False, cpus=cpus))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cpu", "severity", "text"),
+    [
+        pytest.param(
+            kubelet(),
+            kubelet(Policy.SINGLE_NUMA_NODE),
+            "5",
+            UpgradeSeverity.WAITING,
+            "would be rejected by a kubelet 1.37: TopologyAffinityError: ",
+            id="rejected only by the new one",
+        ),
+        pytest.param(
+            kubelet(Policy.SINGLE_NUMA_NODE),
+            kubelet(),
+            "5",
+            UpgradeSeverity.NOTE,
+            "would be admitted by a kubelet 1.37, and is rejected now",
+            id="admitted only by the new one",
+        ),
+        pytest.param(
+            kubelet(),
+            kubelet(reserved="2"),
+            "1",
+            UpgradeSeverity.NOTE,
+            "would get other resources from a kubelet 1.37",
+            id="placed elsewhere",
+        ),
+    ],
+)
+def test_a_waiting_pod_may_get_another_answer(old, new, cpu, severity, text):
+    (change,) = compare_restarts(old, new, [pod("waits", cpu=cpu)])
+    item = change.item(new.host.settings.release)
+
+    assert item.severity is severity
+    assert item.text.startswith(f"default/waits, which waits, {text}")
+    assert bool(item.advice) is (severity is UpgradeSeverity.WAITING)
+
+
+def test_a_waiting_pod_with_the_same_answer_is_not_listed():
+    assert compare_restarts(kubelet(), kubelet(), [pod("waits", cpu="1")]) == ()
 
 
 def test_a_pod_that_is_placed_elsewhere_is_named():
@@ -53,7 +103,7 @@ def test_a_pod_that_is_placed_elsewhere_is_named():
 
     (change,) = restart(host, host.ledger, [placed]).changes.values()
 
-    assert change.reason == ""
+    assert (change.reason, change.severity) == ("", UpgradeSeverity.MOVED)
     assert change.describe(host.settings.release) == (
         f"{placed.namespace}/placed gets other resources when a kubelet 1.37 starts: its CPUs change"
     )

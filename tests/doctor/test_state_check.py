@@ -46,6 +46,16 @@ def cpus(default: str, gates: FeatureGates = NO_GATES, policy: str = "static", *
     )
 
 
+def repaired_cpus(checked: StateCheck, gates: FeatureGates = NO_GATES) -> CpuState:
+    (repair,) = checked.repairs
+    return state_files.parse_cpu_state(repair.after, configured_policy="static", gates=gates, path="")
+
+
+def repaired_memory(checked: StateCheck, gates: FeatureGates = NO_GATES) -> MemoryState:
+    (repair,) = checked.repairs
+    return state_files.parse_memory_state(repair.after, configured_policy="Static", gates=gates, path="")
+
+
 def memory(idle: MemoryLedger, *, nodes: Any = None, **held: tuple[Block, ...]) -> bytes:
     """The file of containers named ``app`` with these blocks."""
     ledger = idle
@@ -198,8 +208,7 @@ class TestCpus:
         checked = check_file(CPU, text, on)
 
         assert summary in [finding.summary for finding in by_severity(severity, checked.findings)]
-        (repair,) = checked.repairs
-        state = state_files.parse_cpu_state(repair.after, configured_policy="static", gates=NO_GATES, path="")
+        state = repaired_cpus(checked)
         assert state.entries == kept
         assert state.default == bits.parse("0-15") & ~bits.union(
             v for containers in kept.values() for v in containers.values()
@@ -252,9 +261,7 @@ class TestCpus:
         assert by_severity(Severity.ERROR, checked.findings)[-1].summary == (
             'pod a container app holds CPUs "3-1": the list is invalid (invalid range "3-1" (3 > 1))'
         )
-        assert state_files.parse_cpu_state(
-            checked.repairs[0].after, configured_policy="static", gates=NO_GATES, path=""
-        ).entries == {"a": {"x": bits.parse("14-15")}}
+        assert repaired_cpus(checked).entries == {"a": {"x": bits.parse("14-15")}}
 
     def test_an_older_version_is_fine(self):
         contents = {"policyName": "static", "defaultCpuSet": "0-15"}
@@ -305,9 +312,7 @@ class TestCpus:
 
         checked = check_file(CPU, state_files.dump_cpu_state(state, gates=on.gates), on)
 
-        after = state_files.parse_cpu_state(
-            checked.repairs[0].after, configured_policy="static", gates=on.gates, path=""
-        )
+        after = repaired_cpus(checked, on.gates)
         assert after.pod_entries == {"a": bits.parse("6-9")}
         assert after.entries == {"a": {"app": bits.parse("6-7")}}
         assert "dropped: pod c, CPUs 11-15" in checked.repairs[0].done
@@ -320,9 +325,7 @@ class TestCpus:
 
         checked = check_file(CPU, state_files.dump_cpu_state(state, gates=on.gates), on)
 
-        after = state_files.parse_cpu_state(
-            checked.repairs[0].after, configured_policy="static", gates=on.gates, path=""
-        )
+        after = repaired_cpus(checked, on.gates)
         assert after.baselines == {"a": {"app": bits.parse("4-5")}, "b": {"app": bits.parse("8-9")}}
 
 
@@ -334,10 +337,6 @@ class TestMemory:
         checked = config().memory
         assert checked
         return checked
-
-    def after(self, checked: StateCheck) -> MemoryState:
-        (repair,) = checked.repairs
-        return state_files.parse_memory_state(repair.after, configured_policy="Static", gates=NO_GATES, path="")
 
     def test_another_reservation_keeps_all_allocations(self, idle):
         text = memory(idle, a=(Block(0b11, "memory", 20 * GIB),))
@@ -354,7 +353,7 @@ class TestMemory:
             ),
             ("NUMA node 1: 0 of memory was reserved when the file was written, now 2Gi", ""),
         ]
-        assert self.after(checked).entries == {"a": {"app": (Block(0b11, "memory", 20 * GIB),)}}
+        assert repaired_memory(checked).entries == {"a": {"app": (Block(0b11, "memory", 20 * GIB),)}}
         assert not kubelet_error(MEM, checked.repairs[0].after, on)
 
     def test_memory_that_no_longer_fits_is_dropped(self, idle):
@@ -366,7 +365,7 @@ class TestMemory:
         assert by_severity(Severity.ERROR, checked.findings)[-1].summary == (
             "pod b container app holds 16Gi of memory on NUMA node 1: only 14Gi of memory is left on NUMA node 1"
         )
-        assert set(self.after(checked).entries) == {"a"}
+        assert set(repaired_memory(checked).entries) == {"a"}
 
     @pytest.mark.parametrize(
         ("block", "reason"),
@@ -386,7 +385,7 @@ class TestMemory:
             for finding in by_severity(Severity.ERROR, checked.findings)
             if finding.summary.endswith(reason)
         ]
-        assert self.after(checked).entries == {}
+        assert repaired_memory(checked).entries == {}
 
     def test_a_node_split_from_its_group_is_dropped(self, idle):
         text = memory(idle, a=(Block(0b11, "memory", GIB),), b=(Block(0b1, "memory", GIB),))
@@ -398,7 +397,7 @@ class TestMemory:
             "pod b container app holds 1Gi of memory on NUMA node 0: other pods hold NUMA nodes 0-1 as a group; "
             "a kubelet may or may not start on that"
         )
-        assert set(self.after(checked).entries) == {"a"}
+        assert set(repaired_memory(checked).entries) == {"a"}
 
     @pytest.mark.parametrize(
         ("change", "summary"),
@@ -439,7 +438,7 @@ class TestMemory:
         checked = check_file(MEM, memory(idle, nodes=change(dict(ledger.nodes)), a=held), config())
 
         assert summary in [finding.summary for finding in by_severity(Severity.ERROR, checked.findings)]
-        assert self.after(checked).entries == {"a": {"app": held}}
+        assert repaired_memory(checked).entries == {"a": {"app": held}}
 
     def test_policy_none_drops_all_memory(self, idle):
         text = memory(idle, a=(Block(0b1, "memory", GIB),))
@@ -461,9 +460,7 @@ class TestMemory:
 
         checked = check_file(MEM, state_files.dump_memory_state(state, gates=on.gates), on)
 
-        after = state_files.parse_memory_state(
-            checked.repairs[0].after, configured_policy="Static", gates=on.gates, path=""
-        )
+        after = repaired_memory(checked, on.gates)
         assert (after.pod_entries, after.machine_state) == ({"a": whole}, ledger.nodes)
         assert "dropped: pod b, 2Gi of memory on NUMA node 0" in checked.repairs[0].done
 

@@ -371,16 +371,6 @@ def test_a_missing_huge_page_size_is_named():
         ledger_of(document, make_host())
 
 
-def both(kind: str) -> Callable[[Document], None]:
-    """Make the second pod hold what the first holds."""
-
-    def change(document: Document) -> None:
-        first, second = document["pods"]
-        second[kind] = deepcopy(first[kind])
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
@@ -393,7 +383,8 @@ def test_nothing_has_two_owners(kind, problem):
     for uid in ("a", "b"):
         host.admit(make_pod(uid, gpu="1"))
     document = stored(host)
-    both(kind)(document)
+    first, second = document["pods"]
+    second[kind] = deepcopy(first[kind])
 
     with pytest.raises(RestoreError) as caught:
         ledger_of(document, make_host())

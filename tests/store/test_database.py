@@ -336,6 +336,19 @@ def test_a_change_that_fails_halfway_changes_nothing(directory):
         assert [held.entry.pod.uid for held in load(directory).pods] == ["a", "b", "d"]
 
 
+def test_an_error_of_the_caller_undoes_the_change(directory):
+    def write(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM pods")
+        raise KeyError("pod")
+
+    with closing(StateStore(directory)) as store:
+        store.load()
+        with pytest.raises(KeyError):
+            store._database.transact(write)  # noqa: SLF001 - no caller fails between its statements
+
+    assert load(directory).pods
+
+
 def test_a_disk_that_is_too_small_for_a_database_is_an_error(tmp_path):
     with closing(StateStore(tmp_path)) as store:
         with small_disk(5_000):

@@ -26,6 +26,7 @@ from alignup.align.claims.resource_claims import (
     SliceDevice,
 )
 from alignup.align.cpus.options import CpuSettings
+from alignup.align.errors import AlignError
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Cpu, Distances, Machine, NumaNode, PciDevice
 from alignup.align.quantity import Quantity
@@ -144,6 +145,11 @@ class TestExplainedClaims:
             'device.attributes["resource.kubernetes.io"].numaNode == 0'
         )
 
+    def test_without_the_attribute_no_selector_is_proposed(self):
+        explained = explain([device("gpu-0", node=0), device("gpu-1", node=1)], ["gpu-1"])
+
+        assert explained.remedy() == "claim a device on NUMA node 0 (gpu-0)"
+
     def test_before_the_allocation_every_device_that_matches_counts(self):
         either = explain([device("gpu-0", node=0), device("gpu-1", node=1)])
         never = explain([device("gpu-1", node=1)])
@@ -173,6 +179,20 @@ class TestExplainedClaims:
         taken = explain([], None)
 
         assert taken.state.problem == "this node does not have enough free devices that match"
+
+    @pytest.mark.parametrize("allocated", [None, (AllocatedDevice("gpu", device("gpu-1").id),)])
+    def test_a_selector_that_cannot_be_evaluated_is_a_problem_before_the_allocation(self, allocated):
+        def broken(request: ClaimRequest, _: SliceDevice) -> bool:
+            raise AlignError(f"the selector of {request.name} cannot be evaluated")
+
+        host = Host(MACHINE, STATIC)
+        objects = ClaimObjects(CLASSES, {("default", "c"): claim(GPU, allocated=allocated)})
+        claims = HostClaims(objects, (device("gpu-0", node=0), device("gpu-1", node=1)), broken)
+        (explained,) = claims.explain(pod(), host.decide(pod()).placements, host)
+
+        assert explained.state.problem == ("" if allocated else "the selector of gpu cannot be evaluated")
+        assert bool(explained.sentence()) is bool(allocated)
+        assert explained.better == ()
 
     def test_claims_that_can_get_devices_one_by_one_but_not_together_are_a_problem(self):
         host = Host(MACHINE, STATIC)

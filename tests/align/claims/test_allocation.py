@@ -77,6 +77,7 @@ def test_admin_access_takes_devices_in_use_and_leaves_them_free():
 
     assert names(allocate([wanted], [only], matches=any_device)) == ["a", "a"]
     assert allocate([claim(GPU)], [only], matches=any_device, taken_ids=[only.id]) is None
+    assert allocate([wanted], [only], matches=by_model({"gpu": "large"})) is None
 
 
 def test_devices_of_a_constraint_share_the_attribute():

@@ -138,6 +138,16 @@ def test_the_root_complexes_that_drivers_publish_suffice_for_same_root():
     assert "is not known" in locality_of("same-switch", allocated(first, second), devices=devices).unmet
 
 
+def test_a_published_root_complex_is_compared_with_that_of_the_machine():
+    near = with_attributes("near", root=located_host().machine.locality.root(ADDRESSES[0]))
+    unknown = with_attributes("unknown")
+    devices = (near, unknown, *DEVICES)
+
+    assert locality_of("same-root", allocated(near, DEVICES[0]), devices=devices) == ("", True)
+    assert "no root complex in common" in locality_of("same-root", allocated(near, DEVICES[4]), devices=devices).unmet
+    assert "is not known" in locality_of("same-root", allocated(near, unknown), devices=devices).unmet
+
+
 def test_a_flat_machine_cannot_say_whatever_drivers_publish():
     host = located_host(flat=True)
     devices = tuple(replace(each, attributes={**each.attributes, PCIE_ROOT: "pci0000:00"}) for each in DEVICES[:2])
@@ -157,6 +167,27 @@ def test_a_constraint_of_the_claim_leaves_near_choices_only():
 
     assert locality_of("same-root", constrained, devices=devices) == ("", True)
     assert locality_of("same-root", requesting(2), devices=devices).unmet
+
+    some = requesting(2, constraints=(MatchAttribute(PCIE_ROOT, frozenset({"gpu"})),))
+    assert locality_of("same-root", some, devices=devices) == ("", True)
+
+
+def test_two_claims_never_get_the_same_device():
+    far = (DEVICES[0], DEVICES[4])
+
+    assert not locality_of("same-root", requesting(1), requesting(1, name="d"), devices=far).possible
+
+
+def test_a_claim_that_is_not_known_satisfies_nothing():
+    pod = claiming_pod("same-root", claims=("gone",))
+    pod = replace(pod, containers=(Container("idle"), *pod.containers))
+
+    (explained,) = HostClaims(ClaimObjects(CLASSES), DEVICES, any_device).explain(pod, (), located_host())
+
+    assert explained.locality == (
+        "container app: the devices may not satisfy same-root: ResourceClaim default/gone is not known",
+        False,
+    )
 
 
 def test_a_constraint_on_all_devices_leaves_few_choices_of_many():
@@ -183,7 +214,8 @@ def test_more_choices_than_are_tried_are_left_to_the_binding():
     assert locality.unmet
 
 
-def test_the_containers_of_one_claim_for_extended_resources_are_not_separated():
+@pytest.mark.parametrize("offered", [(), ("a.com/x", "b.com/y")])
+def test_the_containers_of_one_claim_for_extended_resources_are_not_separated(offered):
     amounts = dict.fromkeys(("a.com/x", "b.com/y"), Quantity(1))
     pod = Pod(
         name="x",
@@ -191,6 +223,7 @@ def test_the_containers_of_one_claim_for_extended_resources_are_not_separated():
         containers=(Container("app", Resources(amounts, amounts)),),
         claimed_requests=(("app", "a.com/x"), ("app", "b.com/y")),
         extended_claim="c",
+        class_resources=offered,
         annotations={DEVICES_ANNOTATION: "same-root"},
     )
     objects = ClaimObjects(CLASSES, {("default", "c"): allocated(DEVICES[0], DEVICES[1])})
@@ -206,3 +239,4 @@ def test_the_containers_of_one_claim_for_extended_resources_are_not_separated():
 )
 def test_a_demand_is_about_claims_if_it_names_them_or_nothing(demand, concerned):
     assert demands_near_claims(claiming_pod(demand, gpus=1)) is concerned
+    assert not demands_near_claims(replace(claiming_pod(demand), annotations={}))

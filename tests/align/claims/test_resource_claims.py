@@ -109,6 +109,7 @@ class TestClaimsOfAPod:
         assert isinstance(made, Claim)
         assert [(request.device_class, request.count) for (request,) in made.requests] == [("fast", 2)]
         assert not list(objects.claims_of(pod, capacity={"example.com/gpu": 8}))
+        assert not list(objects.claims_of(objects.with_class_resources(pod_with(gpu=0)), capacity={}))
 
     def test_a_bound_pod_has_the_claim_of_its_status(self):
         known = claim(name="p-extended", allocated=(AllocatedDevice("r", device("a").id),))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.cpus.provider import NO_HINTS, CpuNodes
-from alignup.align.hint import IMPOSSIBLE, HintList, provider_inputs, subsets
+from alignup.align.cpus.provider import CpuNodes
+from alignup.align.hint import HintList, subsets
 from alignup.machines import synthetic
 from tests.strategies import cpu_sets, machines
 
@@ -26,18 +26,10 @@ def listed(request, *, free="0-15", reusable="", by_socket=False):
 @pytest.mark.parametrize(
     ("asked", "hints"),
     [
-        pytest.param({"request": 13}, "0-3*", id="all nodes when all are needed"),
-        pytest.param({"request": 9, "free": "4-15"}, "1-3* 0-3", id="a node that has none only widens a set"),
-        pytest.param({"request": 8, "free": "0-9"}, "0-1* 0-2 0-1,3 0-3", id="two nodes"),
-        pytest.param({"request": 17}, "", id="nothing when there is not enough"),
         pytest.param({"request": 4, "free": "0-2,4-6"}, "0-1 0-2 0-1,3 0-3", id="nothing preferred on used nodes"),
         pytest.param(
             {"request": 2, "free": "4-15", "reusable": "0-1"}, "0* 0-1 0,2 0,3 0-2 0-1,3 0,2-3 0-3", id="reusable ones"
         ),
-        pytest.param(
-            {"request": 2, "reusable": "3-4"}, "0-1 0-2 0-1,3 0-3", id="reusable ones on two nodes are not preferred"
-        ),
-        pytest.param({"request": 8, "free": "0-9", "by_socket": True}, "0-1* 0-2 0-1,3 0-3", id="nodes of one socket"),
         pytest.param(
             {"request": 4, "free": "0-2,4-6,8-10", "by_socket": True},
             "0-1* 0,2 1-2 0-2 0-1,3 0,2-3 1-3 0-3",
@@ -91,10 +83,6 @@ def test_sockets_only_add_preferred_sets(machine, data):
 )
 def test_cpus_near_a_node(by_socket, cpus):
     assert bits.show(CpuNodes(VIEW, by_socket=by_socket).near(bits.of([1]))) == cpus
-
-
-def test_an_empty_family_is_none():
-    assert [merge_input.hints for merge_input in provider_inputs("cpu", {"cpu": NO_HINTS})] == [IMPOSSIBLE]
 
 
 def test_hints_do_not_depend_on_other_threads():

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from alignup.align import bits
-from alignup.align.bits import union
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.errors import StateError
 
@@ -89,6 +88,10 @@ def test_cpus_of_a_whole_pod_are_released_as_a_whole():
     assert without_both == IDLE
 
 
+def test_cpus_of_a_whole_pod_can_be_released_without_its_containers():
+    assert IDLE.give_pod("pod", cpus("1-4"), containers={}).forget("pod") == IDLE
+
+
 def test_containers_own_only_cpus_of_their_pod():
     with pytest.raises(StateError, match="CPUs 5 are not CPUs of the pod"):
         IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("4-5")})
@@ -122,11 +125,6 @@ def test_only_one_pod_has_reusable_cpus():
     assert ledger.reusable_by("other") == 0
     assert ledger.with_reusable("other", 0).reusable_by("pod") == 0
     assert ledger.with_reusable("pod", cpus("1-2")) is ledger
-
-
-def test_union():
-    assert union([]) == 0
-    assert union([cpus("1"), cpus("3"), cpus("1-2")]) == cpus("1-3")
 
 
 def counted(ledger: CpuLedger) -> dict[int, int]:

@@ -28,9 +28,7 @@ LEFT, RIGHT = 1, 2  #: two sockets
     [
         pytest.param("0-31", 4, "0-3", id="what one node can hold goes to one"),
         pytest.param("0-31", 12, "0-5,8-13", id="more goes to two in equal shares"),
-        pytest.param("0-31", 13, "0-6,8-13", id="and the odd one to the first"),
         pytest.param("4-31", 12, "8-13,16-21", id="to the two that have most, so that all have about as much left"),
-        pytest.param("0-3,8-11,16-19,24-27", 8, "0-3,8-11", id="nodes are used up where that leaves things as even"),
         pytest.param("0-2,8-10,16-18,24-26", 8, "0-2,8-10,16-17", id="to more nodes where they are too small"),
     ],
 )
@@ -43,11 +41,8 @@ def test_distributed(free, count, taken):
     [
         pytest.param([8, 8, 8], 8, {}, ((0,), 8, ()), id="one node"),
         pytest.param([4, 8], 4, {}, ((1,), 4, ()), id="the one that leaves all even"),
-        pytest.param([8, 8], 9, {"fewest": 2}, ((0, 1), 4, (0,)), id="the rest goes to one of them"),
         pytest.param([8, 9], 9, {"fewest": 2}, ((0, 1), 4, (1,)), id="to the one that has more"),
-        pytest.param([11, 3, 3], 8, {"fewest": 3}, ((0, 1, 2), 2, (0, 0)), id="all of it to one that has much more"),
         pytest.param([6, 6], 8, {"group": 2, "fewest": 2}, ((0, 1), 4, ()), id="in groups"),
-        pytest.param([6, 6], 6, {"group": 2, "fewest": 2}, ((0, 1), 2, (0,)), id="the rest in groups as well"),
         pytest.param([3, 3, 3], 6, {"group": 2, "fewest": 2}, ((0, 1, 2), 2, ()), id="half groups are no good"),
         pytest.param([7] * 8, 26, {"group": 2, "fewest": 4}, ((0, 1, 2, 3, 4), 4, (0, 1, 2)), id="nor for ever dealt"),
         pytest.param([3, 3], 6, {"group": 2}, None, id="and there may be too few whole ones"),
@@ -57,13 +52,6 @@ def test_distributed(free, count, taken):
             {"fewest": 2, "sockets": [LEFT, LEFT, RIGHT]},
             ((0, 1), 4, ()),
             id="nodes of one socket before better ones of two",
-        ),
-        pytest.param(
-            [1, 6, 6],
-            7,
-            {"fewest": 2, "sockets": [LEFT, LEFT, RIGHT]},
-            ((0, 1), 1, (1, 1, 1, 1, 1)),
-            id="even if one of them gives little",
         ),
     ],
 )
@@ -142,11 +130,6 @@ def test_a_request_that_is_not_a_multiple_of_the_group_is_packed():
     free = FOUR.all_cpus
 
     assert DistributedSelection(FOUR, group=2).take(free, 13) == PackedSelection(FOUR).take(free, 13)
-
-
-def test_a_request_for_too_much():
-    with pytest.raises(ProviderError, match="requested=33, available=32"):
-        DistributedSelection(FOUR).take(FOUR.all_cpus, 33)
 
 
 class TestDefects:

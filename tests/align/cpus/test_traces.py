@@ -75,7 +75,7 @@ def traces(draw: st.DrawFn) -> Json:
 
 @settings(max_examples=examples(80))
 @given(traces())
-def test_every_caseequals_the_kubelets_up_to_its_faults(case):
+def test_every_case_equals_the_kubelets_up_to_its_faults(case):
     check(case)
 
 

@@ -85,6 +85,10 @@ def test_only_one_choice_that_cannot_fail_is_certain():
     assert not choices((Pool(2, gpus(0, 1)),), crashes=True).is_certain
 
 
+def test_devices_of_choices_can_be_renamed():
+    assert choices((Pool(1, gpus(0, 1)),)).renamed(str.upper) == choices((Pool(1, ("GPU-0", "GPU-1")),))
+
+
 def test_a_pod_gets_the_same_devices_again():
     possible = choices((Pool(2, gpus(*range(8))),))
 

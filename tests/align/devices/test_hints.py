@@ -1,5 +1,6 @@
 """Families of device hints: the same hints as counting set by set, the same answers as their list."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,57 +14,40 @@ from tests.strategies_hints import node_sets, subsets_of
 
 
 def spelled(nodes, devices, *, need, reusable=()):
-    """The hints for *need* of *devices* that are healthy; ``None``: nowhere."""
+    """The hints for *need* of *devices* that are healthy, preferred ones with a star; empty: nowhere."""
     inventory = DeviceInventory.of(devices, machine=nodes)
     family = device_family(inventory, inventory.healthy, resource=GPU, need=need, reusable=inventory.find(reusable))
-    return (
-        None
-        if family is None
-        else [(bits.show(mask or 0), preferred) for mask, preferred in HintList.of_family(family)]
-    )
+    hints = HintList.of_family(family) if family else ()
+    return " ".join(bits.show(mask or 0) + "*" * preferred for mask, preferred in hints)
 
 
-def test_a_node_that_lost_its_devices_is_still_in_the_sets():
-    assert spelled(0b11, gpus([0], [1], ill=[1]), need=1) == [("0", True), ("0-1", False)]
-
-
-def test_unknown_nodes_are_ignored():
-    assert spelled(0b11, gpus([0], [5]), need=1) == [("0", True)]
-
-
-def test_with_unknown_nodes_only_no_set_fits():
-    assert spelled(0b11, gpus([5], [6]), need=1) is None
-    assert spelled(0b11, gpus([5], [6]), need=0) == [("0", True), ("1", True), ("0-1", False)]
-
-
-def test_devices_without_nodes_never_help():
-    assert spelled(0b11, gpus([0], None, [], []), need=2) is None
-
-
-def test_a_device_on_two_nodes_is_near_both():
-    assert spelled(0b11, gpus([0, 1]), need=1) == [("0", True), ("1", True), ("0-1", False)]
-
-
-def test_preferred_widths_ignore_health():
-    assert spelled(0b11, gpus([0], [0], [1], ill=[1]), need=2) == [("0-1", False)]
+@pytest.mark.parametrize(
+    ("devices", "need", "hints"),
+    [
+        pytest.param(gpus([0], [1], ill=[1]), 1, "0* 0-1", id="a node that lost its devices is still in the sets"),
+        pytest.param(gpus([0], [5]), 1, "0*", id="unknown nodes are ignored"),
+        pytest.param(gpus([5], [6]), 1, "", id="with unknown nodes only, no set fits"),
+        pytest.param(gpus([5], [6]), 0, "0* 1* 0-1", id="none of them can be had anywhere"),
+        pytest.param(gpus([0], None, [], []), 2, "", id="devices without nodes never help"),
+        pytest.param(gpus([0, 1]), 1, "0* 1* 0-1", id="a device on two nodes is near both"),
+        pytest.param(gpus([0], [0], [1], ill=[1]), 2, "0-1", id="preferred widths ignore health"),
+    ],
+)
+def test_hints_for_new_devices(devices, need, hints):
+    assert spelled(0b11, devices, need=need) == hints
 
 
 def test_sets_touch_every_reusable_device():
     devices = gpus([0], [1], [2], ill=[0, 1])
 
-    assert spelled(0b111, devices, need=1, reusable=["gpu-0"]) == [
-        ("0", True),
-        ("0-1", False),
-        ("0,2", False),
-        ("0-2", False),
-    ]
-    assert spelled(0b111, devices, need=3, reusable=["gpu-0", "gpu-1"]) == [("0-2", True)]
+    assert spelled(0b111, devices, need=1, reusable=["gpu-0"]) == "0* 0-1 0,2 0-2"
+    assert spelled(0b111, devices, need=3, reusable=["gpu-0", "gpu-1"]) == "0-2*"
 
 
 def test_a_reusable_device_without_nodes_excludes_every_set():
     """Topology without nodes does; no topology at all does not."""
-    assert spelled(0b11, gpus([0], []), need=1, reusable=["gpu-1"]) is None
-    assert spelled(0b11, gpus([0], None), need=1, reusable=["gpu-1"]) == [("0", True)]
+    assert spelled(0b11, gpus([0], []), need=1, reusable=["gpu-1"]) == ""
+    assert spelled(0b11, gpus([0], None), need=1, reusable=["gpu-1"]) == "0*"
 
 
 def test_one_node_a_device_needs_no_coverage():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.devices.hints import DeviceInventory, natural_sort_key
 from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 from tests.align.devices.plain import GPU, NIC, gpus, ledger_of
@@ -62,6 +63,13 @@ def test_an_inventory_knows_its_devices():
     assert inventory.find(["gpu-3", "gone"]) == 0b1000
 
 
+def test_devices_elsewhere_can_be_left_out():
+    inventory = DeviceInventory.of(gpus([0], [1], None), machine=0b11)
+
+    assert inventory.only_on(0b10).names(inventory.only_on(0b10).healthy) == ("gpu-1",)
+    assert inventory.only_on(0b10) is inventory.only_on(0b10), "kept for the next pod"
+
+
 def test_given_devices_are_not_free_until_released():
     after = IDLE.give("pod", "app", devices={GPU: ["gpu-3", "gpu-0"]})
 
@@ -76,6 +84,13 @@ def test_a_resource_without_ids_is_not_given():
 
     assert after == IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
     assert IDLE.give("pod", "app", devices={NIC: []}) is IDLE
+
+
+def test_the_allocated_share_of_a_resource_counts_healthy_devices():
+    held = IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
+
+    assert DeviceProvider(0b1111).allocated_share(held, GPU, 0b11) == (1, 2)
+    assert DeviceProvider(0b1111).allocated_share(held, "unknown", 0b11) == (0, 0)
 
 
 def test_containers_of_one_pod_may_share_a_device_until_the_pod_is_gone():

@@ -95,6 +95,12 @@ def test_pairs_of_kep_693_are_the_possible_choices():
     assert listed(possible_answers(table, (0, 1, 2, 4, 5), size=2)) == {(1, 2)}
 
 
+def test_a_question_without_an_answer():
+    for required, size in (((0,), 5), ((0, 1, 2), 2)):
+        assert answer([[0] * 3] * 3, (0, 1, 2), required=required, size=size) == ()
+        assert listed(possible_answers([[0] * 3] * 3, (0, 1, 2), required=required, size=size)) == {()}
+
+
 def test_one_gpu_is_any_of_the_free_ones():
     assert listed(possible_answers([[0] * 4] * 4, (1, 3), size=1)) == {(1,), (3,)}
     assert answer([[0] * 4] * 4, (3, 1), size=1) == (3,)

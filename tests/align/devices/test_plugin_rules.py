@@ -1,9 +1,11 @@
 """The rules of device plugins on machines: what is known of links, replicas, partitions and cards."""
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
 
+from alignup.align.devices import amd_rule, plugin_rules
 from alignup.align.devices.plugin_rules import (
     NO_NVSWITCH,
     OVERWRITTEN,
@@ -148,6 +150,12 @@ def test_amd_prefers_xgmi():
     assert ask(PluginRules(), PluginRule.AMD, ids(4), 3).notes == (UNKNOWN_LINKS,)
 
 
+def test_links_to_other_devices_do_not_count():
+    gpu = amd_rule.AmdDevice("a", number=1, numa_node=0, gpu="a")
+
+    assert amd_rule.pair_weights([gpu], {frozenset({1, 2}): 11, frozenset({1}): 11}) == {}
+
+
 def test_intel_takes_different_cards_first():
     every = tuple(f"card{card}-{share}" for card in range(2) for share in range(2))
 
@@ -159,3 +167,43 @@ def test_intel_takes_different_cards_first():
         frozenset({"card0-0", "card0-1"})
     }
     assert sets(ask(PluginRules(), PluginRule.INTEL_PACKED, every, 3)) == {frozenset(every[:3])}
+
+
+def test_a_plugin_without_a_known_rule_may_answer_anything():
+    assert PluginRules().preferred(PluginRule.ANY, every=ids(2), available=ids(2), required=(), size=1) is None
+
+
+def test_the_rest_is_taken_whole():
+    assert sets(ask(PluginRules(), PluginRule.AMD, ids(4), 4)) == {frozenset(ids(4))}
+    assert sets(ask(PluginRules(), PluginRule.INTEL, ("card0-0", "card1-0"), 1)) == {
+        frozenset({"card0-0"}),
+        frozenset({"card1-0"}),
+    }
+
+
+def test_devices_without_a_known_place_have_unknown_links():
+    known = machine(4, nvlink(0, 3))
+    unplaced = replace(known, pci=tuple(replace(gpu, node=None) for gpu in known.pci))
+    rootless = replace(known, pci=tuple(replace(gpu, path=PciPath(None, (gpu.address,))) for gpu in known.pci))
+
+    assert ask(PluginRules(machine=unplaced), PluginRule.AMD, ids(4), 2).notes == (UNKNOWN_LINKS,)
+    assert ask(PluginRules(machine=rootless), PluginRule.NVIDIA, ids(4), 2).notes == (UNKNOWN_LINKS,)
+
+
+def test_too_many_possible_answers_are_not_listed(monkeypatch):
+    monkeypatch.setattr(plugin_rules, "MAX_OPTIONS", 1)
+    rules = PluginRules(machine=machine(4, nvlink(0, 3), nvlink(1, 2)))
+    replicas = tuple(f"GPU-{gpu}::{replica}" for gpu in range(4) for replica in range(2))
+
+    assert ask(rules, PluginRule.NVIDIA, ids(4), 2).notes == (TOO_MANY,)
+    assert ask(rules, PluginRule.NVIDIA, replicas, 2).notes == (TOO_MANY,)
+
+
+def test_old_answers_are_forgotten(monkeypatch):
+    monkeypatch.setattr(plugin_rules, "_MAX_ANSWERS", 1)
+    rules = PluginRules()
+
+    for size in (1, 2, 1):
+        assert sets(ask(rules, PluginRule.INTEL_PACKED, ("card0-0", "card0-1"), size)) == {
+            frozenset(f"card0-{number}" for number in range(size))
+        }

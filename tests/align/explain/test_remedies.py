@@ -8,6 +8,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import ProviderError, StateError, WorkLimitError
+from alignup.align.explain import remedies as remedies_module
 from alignup.align.explain.changes import (
     Change,
     Eviction,
@@ -45,7 +46,7 @@ def proposed(remedies: Remedies) -> list[tuple[Change, ...]]:
 
 
 def crowded(host: Host, *pods: Pod) -> Host:
-    """*one* with *pods* admitted."""
+    """*host* with *pods* admitted."""
     for each in pods:
         assert admit(host, accept(each)).admitted
     return host
@@ -342,11 +343,14 @@ def test_pod_level_resources_change_too():
     assert proposed(remedies)[0] == (RequestChange(None, "cpu", 6, 4, Unit.CPUS),)
 
 
+def host_that_asks() -> Host:
+    """The plugin chooses among the three GPUs of each node."""
+    devices = [Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(6)]
+    return make_host(devices=devices, preferred_allocation=frozenset({GPU}))
+
+
 def test_a_missing_preferred_allocation_is_the_lowest_devices():
-    """The plugin would choose two of the three GPUs of a node."""
-    plain = make_host(preferred_allocation=frozenset({GPU}))
-    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(6))
-    host = Host(replace(plain.machine, devices=devices), plain.settings)
+    host = host_that_asks()
     wanted = accept(make_pod("b", cpu="5", gpu="2"))
 
     remedies = find_remedies(host, wanted)
@@ -357,14 +361,20 @@ def test_a_missing_preferred_allocation_is_the_lowest_devices():
 
 
 def test_known_preferred_allocations_are_used():
-    plain = make_host(preferred_allocation=frozenset({GPU}))
-    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number % 2) for number in range(6))
-    host = Host(replace(plain.machine, devices=devices), plain.settings)
+    host = host_that_asks()
     (ask,) = host.decide(accept(make_pod("b", cpu="4", gpu="2"))).preference_requests
 
     remedies = find_remedies(host, accept(make_pod("b", cpu="5", gpu="2")), answers={ask: ("gpu-3", "gpu-5")})
 
     assert remedies.proposals[0].decision.placements[0].as_text()["device"] == {GPU: "gpu-3,gpu-5"}
+
+
+def test_what_a_kubelet_would_do_is_proposed_with_all_choices_of_devices():
+    host = make_host(memory=False, kubelet_faults=True, devices=[Device(GPU, f"gpu-{n}", node=0) for n in range(3)])
+
+    remedies = find_remedies(host, accept(make_pod(cpu="6", gpu="1")))
+
+    assert str(remedies.proposals[0].decision.placements[0].choices[GPU]) == "any 1 of gpu-0…2"
 
 
 def test_huge_pages_change_in_whole_pages():
@@ -486,10 +496,10 @@ def test_at_most_three_pods_are_evicted():
     assert "Evictions of more than 3 pods were not tried." in remedies.unsearched
 
 
-def test_hopeless_evictions_are_not_all_tried():
+def test_hopeless_evictions_are_not_all_tried(monkeypatch):
     """The host has no such device."""
-    host = make_host(shape="pack:2 numa:1 core:40 pu:1")
-    crowded(host, *(make_pod(f"u{number}", cpu="1", memory=f"{1 + number}Mi") for number in range(70)))
+    monkeypatch.setattr(remedies_module, "MAX_EQUIVALENT", 20)
+    host = crowded(make_host(), *(make_pod(f"u{number}", cpu="1", memory=f"{1 + number}Mi") for number in range(7)))
 
     remedies = find_remedies(host, accept(asking({"cpu": "1", NIC: "3"})))
 
@@ -499,11 +509,12 @@ def test_hopeless_evictions_are_not_all_tried():
     )
 
 
-def test_sets_of_equivalent_pods_are_limited():
-    host = make_host(shape="pack:2 numa:1 core:40 pu:1", memory=False, fit_check=False)
-    crowded(host, *(make_pod(f"u{number}", cpu="1") for number in range(75)))
+def test_sets_of_equivalent_pods_are_limited(monkeypatch):
+    monkeypatch.setattr(remedies_module, "MAX_EQUIVALENT", 10)
+    host = make_host(shape="pack:2 numa:1 core:6 pu:1", memory=False, fit_check=False)
+    crowded(host, *(make_pod(f"u{number}", cpu="1") for number in range(10)))
 
-    remedies = find_remedies(host, accept(make_pod("new", cpu="20")))
+    remedies = find_remedies(host, accept(make_pod("new", cpu="6")))
 
     sentence = "Not all evictions of {} equivalent pods were tried."
     assert [sentence.format(size) in remedies.unsearched for size in (1, 2, 3)] == [False, True, True]
@@ -539,11 +550,10 @@ def test_a_provider_from_outside_has_its_say():
 
 def test_a_pod_that_needs_two_numa_nodes_is_not_told_to_request_more_markers():
     """So many that one NUMA node does not have them would admit it, and take them from all others."""
-    host = make_host(Policy.RESTRICTED)
-    devices = tuple(Device(MARKER, f"{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(3))
-    marked = Host(replace(host.machine, devices=devices), host.settings)
+    devices = [Device(MARKER, f"{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(3)]
+    host = make_host(Policy.RESTRICTED, devices=devices)
 
-    remedies = proposed(find_remedies(marked, asking({"cpu": "5", "memory": "20Gi", MARKER: "1"})))
+    remedies = proposed(find_remedies(host, asking({"cpu": "5", "memory": "20Gi", MARKER: "1"})))
 
     changes = [change for each in remedies for change in each if isinstance(change, RequestChange)]
     assert RequestChange("app", MARKER, 1, 0, Unit.COUNT) in changes

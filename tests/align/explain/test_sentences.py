@@ -106,6 +106,7 @@ def test_under_policy_none_nothing_is_aligned():
     decision = make_host(Policy.NONE).decide(make_pod("a"))
 
     assert sentences.describe_rules(decision) == "policy none: nothing is aligned · Guaranteed pod"
+    assert sentences.disagreeing_resources(decision) == ()
 
 
 def test_requests_for_devices_that_no_plugin_provides_are_named():
@@ -218,9 +219,10 @@ def test_a_rejection_states_what_did_not_fit_where_and_by_how_much(decide, expec
 
 
 def test_restricted_also_lists_preferences():
-    expected = sentences.describe_rejection(busy(Policy.RESTRICTED).decide(make_pod(cpu="3", gpu="1")))
+    decision = busy(Policy.RESTRICTED).decide(make_pod(cpu="3", gpu="1"))
 
-    assert expected == (
+    assert sentences.disagreeing_resources(decision) == (GPU, "cpu")
+    assert sentences.describe_rejection(decision) == (
         "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
         "NUMA node 1: 1 example.com/gpu short (1 requested, 0 free)",
         "example.com/gpu and cpu prefer different NUMA nodes",
@@ -314,6 +316,7 @@ def test_a_machine_with_one_node_is_not_anywhere():
         ),
         pytest.param(MergeRule.NARROWER, "is possible, so one of fewer", id="narrower"),
         pytest.param(MergeRule.WIDER, "is possible, so one of more", id="wider"),
+        pytest.param(MergeRule.EQUALLY_FIT, "chose it among equally fit sets", id="a strategy"),
     ],
 )
 def test_a_second_best_choice_gives_its_reason(rule, expected):

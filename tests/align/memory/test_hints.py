@@ -79,7 +79,7 @@ def test_properties_of_growing_sets_are_consistent(ledger, need, data):
     more = data.draw(st.integers(0, 4))
 
     def grows_to_fit(mask: bits.NodeSet) -> bool:
-        """Whether *mask* fits by what its nodes have free, not as a set fixed_sets."""
+        """Whether *mask* fits by what its nodes have free, not as a fixed set."""
         return bool(mask) and all(ledger.free(mask, type_) >= size for type_, size in need.items())
 
     assert family.completing_nodes(start) == bits.of(

@@ -43,12 +43,6 @@ def machine(*gib: int, without_cpus: tuple[int, ...] = (), pages: int = 0) -> Ku
             id="a sum in the notation of its last part",
         ),
         pytest.param(
-            [entry(0, memory="1Gi", cpu="1")],
-            {MEMORY: "1Gi"},
-            'the total amount "1" of type "cpu" is not equal to the value "0" determined by Node Allocatable feature',
-            id="cpu by mistake",
-        ),
-        pytest.param(
             [entry(0, memory="1Gi")],
             {MEMORY: "1Gi", PAGES: "2Mi"},
             'the total amount "0" of type "hugepages-2Mi" is not equal to the value "2Mi" '
@@ -61,7 +55,6 @@ def machine(*gib: int, without_cpus: tuple[int, ...] = (), pages: int = 0) -> Ku
             "could not covert a variable of type Quantity to int64",
             id="a fraction of a byte",
         ),
-        pytest.param([], {}, "[memorymanager] you should specify the system reserved memory", id="nothing at all"),
     ],
 )
 def test_invalid_entries_raise_the_kubelets_error(entries, reservation, error):

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.errors import SettingsError
+from alignup.align.explain.sentences import describe_choice
 from alignup.align.hint import Hint, HintList, MergeInput
+from alignup.align.host import Host
 from alignup.align.machine import Device, Distances
 from alignup.align.merging import strategy as strategy_module
 from alignup.align.merging.merge import MergeRule, apply_policy
 from alignup.align.merging.strategy import apply_strategy, score_share, weigh_scores
 from alignup.align.release import STRATEGY_PREVIEW, find_release, with_preview
-from alignup.align.settings import AllocationStrategy, FeatureGates, Policy, TopologyOptions
+from alignup.align.settings import AllocationStrategy, FeatureGates, Policy, TopologyOptions, TopologySettings
 from tests.align.hosts import make_host, pod
+from tests.strategies_pods import DEVICES
 
 PLAN = with_preview(find_release("1.38"), STRATEGY_PREVIEW)
 ALPHA = FeatureGates({"TopologyManagerPolicyAlphaOptions": True}, PLAN)
@@ -110,29 +113,32 @@ def test_equal_scores_leave_the_lowest_node():
     assert single({"cpu": [50, 50, 20]}, numa_allocation_strategy="most-allocated") == [0]
 
 
+def strategy_host(strategy: str, policy: Policy = Policy.SINGLE_NUMA_NODE, **settings: Any) -> Host:
+    """Two NUMA nodes of eight CPUs."""
+    topology = TopologySettings(policy=policy, options=parse(numa_allocation_strategy=strategy))
+    return make_host(shape="pack:2 numa:1 core:8 pu:1", release=PLAN, topology=topology, **settings)
+
+
 @pytest.mark.parametrize(("strategy", "node"), [("none", 0), ("", 0), ("most-allocated", 0), ("least-allocated", 1)])
 def test_a_second_pod_on_two_nodes(strategy, node):
-    """Two NUMA nodes of eight CPUs, of which a pod has four on the first one."""
-    host = make_host(shape="pack:2 numa:1 core:8 pu:1", memory=False, release=PLAN)
-    topology = replace(host.settings.topology, options=parse(numa_allocation_strategy=strategy))
-    host = type(host)(host.machine, replace(host.settings, topology=topology))
+    """A pod has four CPUs of the first NUMA node."""
+    host = strategy_host(strategy, memory=False)
     host.admit(pod("a", cpu="4"))
 
     decision = host.admit(pod("b", cpu="2"))
 
     assert decision.placements[0].hint.nodes == 1 << node
-    assert (decision.steps[0].rule is MergeRule.STRATEGY) is (strategy in {"most-allocated", "least-allocated"})
+    by_strategy = strategy in {"most-allocated", "least-allocated"}
+    assert (decision.steps[0].rule is MergeRule.STRATEGY) is by_strategy
+    assert describe_choice(decision.steps[0]).endswith("numa-allocation-strategy chose it") is by_strategy
 
 
 def test_later_containers_see_the_allocations_of_earlier_ones():
     asked = pod("p", cpu="1")
     second = replace(asked.containers[0], name="second")
     asked = replace(asked, containers=(*asked.containers, second))
-    host = make_host(shape="pack:2 numa:1 core:8 pu:1", memory=False, release=PLAN)
-    topology = replace(host.settings.topology, options=parse(numa_allocation_strategy="least-allocated"))
-    host = type(host)(host.machine, replace(host.settings, topology=topology))
 
-    decision = host.decide(asked)
+    decision = strategy_host("least-allocated", memory=False).decide(asked)
 
     assert [placement.hint.nodes for placement in decision.placements] == [0b01, 0b10]
 
@@ -303,13 +309,26 @@ def test_all_equally_fit_sets_are_possible_if_there_are_too_many_combinations(mo
     assert {result.hint.nodes, *result.merged.runners_up} == {0b01, 0b10}
 
 
+def test_each_set_of_a_random_choice_is_a_possible_decision(monkeypatch):
+    """The GPU of NUMA node 0 is healthy, and the NIC of node 1."""
+    monkeypatch.setattr(strategy_module, "MAX_STEPS", 1)
+    devices = [
+        Device(resource, f"{node}", node=node, healthy=node == healthy)
+        for healthy, resource in enumerate(DEVICES)
+        for node in (0, 1)
+    ]
+    host = strategy_host("least-allocated", Policy.BEST_EFFORT, devices=devices)
+
+    decisions = list(host.possible_decisions(pod("p", gpu="1", nic="1")))
+
+    assert [decision.placements[0].hint.nodes for decision in decisions] == [0b01, 0b10]
+    for decision in decisions:
+        assert describe_choice(decision.steps[0]).startswith("{0} or {1}, at random: ")
+
+
 def test_devices_and_memory_count():
-    machine = make_host().machine
     devices = [Device("example.com/gpu", f"{node}-{index}", nodes=1 << node) for node in (0, 1) for index in (0, 1)]
-    host = make_host(release=PLAN)
-    topology = replace(host.settings.topology, options=parse(numa_allocation_strategy="least-allocated"))
-    settings = replace(host.settings, topology=topology)
-    host = type(host)(replace(machine, devices=tuple(devices)), settings)
+    host = strategy_host("least-allocated", devices=devices)
     assert host.admit(pod("a", gpu="1")).placements[0].hint.nodes == 0b01
 
     assert host.admit(pod("b", gpu="1")).placements[0].hint.nodes == 0b10
