@@ -9,6 +9,8 @@ from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import WaitState
 from alignup.placement.scheduling.instructions import (
+    AnswerBinding,
+    AnswerNodes,
     ChangeHosts,
     CountPrediction,
     PredictionOutcome,
@@ -124,6 +126,17 @@ def test_an_unaligned_pod_that_is_bound_before_others_end_counts_when_they_have(
     assert not machine.state.assumptions.verdict(pod("other", cpu="2"), "host-a").admits
     machine.handle(events.BindingFailed(1, "no"))
     assert machine.state.assumptions.verdict(pod("other", cpu="2"), "host-a").admits
+
+
+def test_an_unaligned_pod_is_not_bound_where_pods_on_their_way_have_taken_its_room(machine):
+    facts = machine.wait(UNALIGNED, state=WaitState.OTHER)
+    assert machine.handle(events.NodesAsked(facts, ("host-a",)))[-1] == AnswerNodes(("host-a",), aligned=False)
+    machine.state.assumptions.assume(SMALL, "host-a")
+
+    done = machine.handle(events.BindingAsked(1, facts, "host-a"))
+
+    assert done == [AnswerBinding(1, "node host-a has too little left by the Node object")]
+    assert "unaligned" not in machine.state.assumptions
 
 
 def test_a_list_of_pods_ends_assumptions_and_pods_that_it_lacks(machine):

@@ -347,7 +347,7 @@ class Model:
         A pod counts whose deletion was not told yet, or that only its scheduler has told of.
         """
         known = self.api.pods.get(pod.uid)
-        if known is None or known.group is None or not needs_alignment(pod):
+        if known is None or known.group is None:
             return
         unseen = [each for uid, each in shell.asked_about.items() if uid not in shell.facts.told]
         pods = (*shell.facts.view.values(), *self.api.pods.values(), *unseen)
@@ -355,9 +355,11 @@ class Model:
         if any(needs_alignment(each.pod) for each in members):
             placed = [each.uid for each in members if each.host or each.uid in shell.state.assumptions]
             free = [each.uid for each in members if not needs_alignment(each.pod)]
-            if len({*placed, *free}) < self.api.minimums[known.group] and not self.started.get(known.group):
+            enough = len({*placed, *free}) >= self.api.minimums[known.group]
+            if not enough and not self.started.get(known.group) and needs_alignment(pod):
                 self.fail(f"{placed} of {self.api.minimums[known.group]} pods of {known.group} are bound or placed")
-            self.started.setdefault(known.group, set()).add(pod.uid)
+            if enough or needs_alignment(pod):
+                self.started.setdefault(known.group, set()).add(pod.uid)
 
     def check_demand(self, shell: Shell, pod: Pod, nodes: Sequence[str]) -> None:
         """A pod goes where its NUMA nodes are such as a kubelet with the policy that it demands chooses."""

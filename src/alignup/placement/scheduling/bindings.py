@@ -30,6 +30,7 @@ from alignup.placement.scheduling.claim_rules import (
 from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.events import BindingAsked, ClaimsRead
 from alignup.placement.scheduling.facts import GroupKey, PodFacts
+from alignup.placement.scheduling.gang_placement import FULL
 from alignup.placement.scheduling.instructions import AnswerBinding, ReadPodClaims, WriteBinding, WriteEvent
 from alignup.placement.scheduling.pod_steering import PodSteering, Steered
 from alignup.placement.scheduling.tentative_gangs import TentativeGangs
@@ -215,17 +216,24 @@ class Bindings:
             return
         binding.step = BindingStep.PREPARED
         binding.verdict = verdict = self._assumptions.assume(pod, node)
-        accepted = self.allow_unknown and self._cluster.record(node) is None and not needs_exact_host(pod)
-        if not verdict.admits and not accepted and needs_alignment(pod):
-            detail = f" ({verdict.detail})" if verdict.detail else ""
-            self._end(binding, f"node {node} does not admit the pod any more: {verdict.reason}{detail}")
-            return
-        if not verdict.admits:  # its scheduler binds it anyway
+        if not verdict.admits:
+            if problem := self._describe_refusal(pod, node, verdict):
+                self._end(binding, f"node {node} {problem}")
+                return
             self._assumptions.expect(pod, node)
         if _follows_claims(pod) and count_markers(pod) and self._facts.steering_known:
             self._read_claims(binding)  # the pod may be steered to the devices
         else:
             self._steer(binding)
+
+    def _describe_refusal(self, pod: Pod, node: str, verdict: Verdict) -> str:
+        """Return why a pod must not be bound to a node that does not admit it; empty: its scheduler may bind it."""
+        if not needs_alignment(pod):
+            return "" if self._assumptions.has_room(node, pod) else f"has {FULL}"
+        if self.allow_unknown and self._cluster.record(node) is None and not needs_exact_host(pod):
+            return ""
+        detail = f" ({verdict.detail})" if verdict.detail else ""
+        return f"does not admit the pod any more: {verdict.reason}{detail}"
 
     def _steer(self, binding: PendingBinding, claims_read: ClaimsRead | None = None) -> None:
         def beside(options: Mapping[NodeSet, Verdict]) -> dict[NodeSet, str]:
