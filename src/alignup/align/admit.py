@@ -256,11 +256,9 @@ _ProviderHints = tuple[Provider[Any], Any, HintsByResource, list[MergeInput]]
 
 def _score(considered_hints: Sequence[_ProviderHints], number: int, nodes: NodeSet) -> int:
     """Return how much of the resource of a merge input is allocated on *nodes*, in percent."""
-    for provider, ledger, _, inputs in considered_hints:
-        if number < len(inputs):
-            return score_share(*provider.allocated_share(ledger, inputs[number][0] or "", nodes))
-        number -= len(inputs)
-    return 0
+    owners = [(provider, ledger, merged) for provider, ledger, _, inputs in considered_hints for merged in inputs]
+    provider, ledger, (resource, *_) = owners[number]
+    return score_share(*provider.allocated_share(ledger, resource or "", nodes))
 
 
 def _collect_resources(

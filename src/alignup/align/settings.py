@@ -88,10 +88,10 @@ class TopologyOptions:
         """Parse ``topologyManagerPolicyOptions``; missing options keep the values of *base*."""
         values: dict[str, Any] = {}
         for name, value in sorted(options.items()):
-            option = TOPOLOGY_OPTIONS.get(name) or _PREVIEWED_OPTIONS.get(name)
-            check_stage(name, gates.release.options.get(name) if option else None, gates, manager="Topology")
-            if option:
-                values[option.field] = option.parse(name, value)
+            stage = gates.release.options.get(name) if name in _ALL_OPTIONS else None
+            check_stage(name, stage, gates, manager="Topology")
+            option = _ALL_OPTIONS[name]
+            values[option.field] = option.parse(name, value)
         return replace(base or cls(), **values)
 
 
@@ -217,4 +217,5 @@ _PREVIEWED_OPTIONS: Mapping[str, TopologyOption] = MappingProxyType(
         "numa-score-weights": TopologyOption("weights", _parse_weights),
     }
 )
+_ALL_OPTIONS = {**TOPOLOGY_OPTIONS, **_PREVIEWED_OPTIONS}
 TOPOLOGY_SWITCHES = tuple(name for name, option in TOPOLOGY_OPTIONS.items() if option.parse is parse_bool)

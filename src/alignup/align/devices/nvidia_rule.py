@@ -153,7 +153,7 @@ class _Partitions:
     """The partitions of GPUs into sets of one size, of which one may have padding.
 
     A *state* holds the number of remaining GPUs of each class, in a field of bits each; so does a set. The first set
-    has a GPU of the first class. Required GPUs are in one set without padding.
+    has a GPU of the first class. Required GPUs are in one set without padding, so there is always a partition.
     """
 
     scores: list[list[int]]
@@ -286,8 +286,6 @@ class _Partitions:
         A set is the best one if the others on some path to it, and on some path after it, score no more: it suffices
         to know the least maximum of each.
         """
-        if self.best(self.whole) == _NO_PARTITION:
-            return set()
         paths: dict[int, int] = {self.whole: 0}
         steps: list[tuple[int, int]] = []
         level = [self.whole]
@@ -315,8 +313,6 @@ class _Partitions:
 
     def first_best(self) -> list[tuple[int | None, ...]]:
         """Return the best partition that the plugin finds first, with what it overwrites; positions, ``None`` last."""
-        if self.best(self.whole) == _NO_PARTITION:
-            return []
         count, size = len(self.scores), self.size
         padding = [None] * (-count % size)
         remaining: list[int | None] = [*range(count), *padding]

@@ -150,12 +150,14 @@ class PluginRules:
             scores = _nvidia_scores(locality, [addresses[id_] for id_ in ids])
         if start < end and size > 1:
             return PreferredSets((), notes=(*notes, OVERWRITTEN))
-        if scores is None:
-            return PreferredSets((), notes=(*notes, UNKNOWN_LINKS))
-        if not nvidia_rule.is_comparable(len(ids), size):
+        if scores is not None and not nvidia_rule.is_comparable(len(ids), size):
             return PreferredSets((), notes=(*notes, TOO_MANY))
         required = [ids.index(id_) for id_ in question.required]
-        answers = nvidia_rule.possible_answers(scores, range(len(ids)), required=required, size=size)
+        answers = (
+            None
+            if scores is None
+            else nvidia_rule.possible_answers(scores, range(len(ids)), required=required, size=size)
+        )
         if answers is None:
             return PreferredSets((), notes=(*notes, UNKNOWN_LINKS))
         options = [
