@@ -83,8 +83,6 @@ class Release:
     exact_quantities: bool = False
     #: The kubelet does not start if its subordinate IDs end with the largest 32-bit number.
     checks_sub_ids: bool = False
-    #: The gauges of the CPU manager show its state; before, they add up what is allocated and released.
-    gauges_show_state: bool = False
     #: The remainder of distributed CPUs is given in whole groups only; before, an attempt at it may not end.
     distributes_in_groups: bool = False
     #: An odd number of CPUs in one cache takes a part of a core; before, it is not taken from one cache.
@@ -243,7 +241,6 @@ _38 = _37.after(
     remembers_unfinished_devices=True,
     exact_quantities=True,
     checks_sub_ids=True,
-    gauges_show_state=True,
 )
 
 #: A plan (KEP-6007) that is in no prerelease up to the date of knowledge: which of equally fit NUMA nodes wins.
