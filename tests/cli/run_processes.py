@@ -165,7 +165,8 @@ def _main(  # noqa: PLR0917 - arguments of a process
         sys.dont_write_bytecode = True  # a truncated bytecode file would break later imports
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     if user is not None:
-        import_module("alignup.cli.local_run")  # imported late, and the user may not be able to read this tree
+        for name in ("local_run", "run_explanation"):  # imported late, and the user may not be able to read this tree
+            import_module(f"alignup.cli.{name}")
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
