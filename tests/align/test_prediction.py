@@ -120,6 +120,14 @@ def test_a_chooser_takes_one_of_the_possible_choices():
     assert pairs <= {tuple(f"gpu-{number}" for number in pair) for pair in KEP_PAIRS}
 
 
+def test_a_pod_is_rejected_if_its_plugin_crashes_in_any_case():
+    """The two linked GPUs are the best set, but they are too few."""
+    decision = host(machine(0, 0, 1, 1, 1, pairs=((0, 1),), links=4)).predict(pod(3))
+
+    assert decision.rejection is not None
+    assert f"GetPreferredAllocation rpc failed with err: {CRASHED}" in decision.rejection.message
+
+
 def test_a_plugin_with_an_unknown_rule_may_choose_anything():
     known = machine(0, 0, 0, pairs=((0, 1),))
     settings = Settings(plugin_rules={GPU: PluginRule.ANY}, preferred_allocation=frozenset({GPU}), kubelet_faults=True)

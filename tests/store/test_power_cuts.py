@@ -127,6 +127,26 @@ def test_the_number_of_changes_that_a_damaged_log_may_have_lost_is_told(tmp_path
             assert not missing or f"{missing} change" in text or f"{missing + 1} change" in text
 
 
+def test_changes_that_an_older_log_left_in_the_file_are_not_lost(tmp_path):
+    """They follow the damaged page, and are in the database since the log was moved."""
+    root, there = tmp_path / "root", tmp_path / "copy"
+    with closing(StateStore(root)) as store:
+        for number in range(1, 11):
+            save_numbered(store, number)
+        store.prepare_for_more()
+        save_numbered(store, 11)
+        whole = (root / LOG).read_bytes()
+        copy(root, there)
+    salts, frame = whole[16:24], 24 + 4096
+    starts = range(32, len(whole), frame)
+    last = max(start for start in starts if whole[start + 8 : start + 16] == salts)
+    assert last < starts[-1]
+    (there / LOG).write_bytes(whole[: last + 24] + bytes(4096) + whole[last + frame :])
+
+    assert number_in(there) == 10
+    assert "damaged: 1 change after change 10 may be lost" in lost(there)
+
+
 def lost(root: Path) -> str:
     with closing(StateStore(root)) as store:
         store.load()

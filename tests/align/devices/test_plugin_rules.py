@@ -156,6 +156,15 @@ def test_links_to_other_devices_do_not_count():
     assert amd_rule.pair_weights([gpu], {frozenset({1, 2}): 11, frozenset({1}): 11}) == {}
 
 
+def test_amd_leaves_out_a_gpu_whose_link_to_a_required_one_is_heavy():
+    """Together with ``a`` alone, ``d`` weighs more than any set without it."""
+    gpus = [amd_rule.AmdDevice(id_, number, numa_node=0, gpu=id_) for number, id_ in enumerate("abcd")]
+    weights = amd_rule.pair_weights(gpus, {frozenset({0, 3}): amd_rule.PCIE})
+
+    assert weights == {frozenset({0, 3}): 70}
+    assert set(amd_rule.answer(gpus, weights, "abcd", required="a", size=3)) == {"a", "b", "c"}
+
+
 def test_intel_takes_different_cards_first():
     every = tuple(f"card{card}-{share}" for card in range(2) for share in range(2))
 

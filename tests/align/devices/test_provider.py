@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignup.align.devices.choices import DeviceChoices, Pool
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.devices.provider import DeviceProvider, PreferenceRequest, by_affinity
+from alignup.align.devices.plugin_rules import PluginRule, PluginRules
+from alignup.align.devices.provider import (
+    DeviceProvider,
+    DeviceRequest,
+    PreferenceRequest,
+    by_affinity,
+    possible_choices,
+)
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
@@ -250,6 +258,16 @@ class TestAdvice:
         (ask,) = allocate(ledger, pod, container=pod.containers[0], affinity=None).asks
 
         assert (ask.available, ask.must_include, ask.size) == (self.ASK.available, ("gpu-3",), 2)
+
+    def test_near_devices_are_taken_even_if_the_plugin_ignores_that_it_must_include_them(self):
+        """It prefers ``gpu-0`` and ``gpu-1``: one of them comes with the only near device."""
+        ledger = ledger_of(gpus([0], [0], [0], [1]))
+        rules = PluginRules({GPU: PluginRule.INTEL_PACKED})
+
+        choices = possible_choices(ledger, DeviceRequest("pod", "app", GPU, 2), affinity=0b10, rules=rules)
+
+        option = (Pool(1, ("gpu-3",)), Pool(1, ("gpu-0", "gpu-1")))
+        assert choices == DeviceChoices("app", GPU, (option,))
 
     def test_all_plugins_of_a_container_are_asked_at_once(self):
         ledger = ASKED.announce(NIC, [Device(NIC, f"eth{n}", 0b1) for n in range(2)], preferred_allocation=True)

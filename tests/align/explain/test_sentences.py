@@ -18,6 +18,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
+from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.documents.decisions import from_document, to_document
 from alignup.picture.decision_text import decision_parts
 from tests.align.hosts import GPU, RESERVATION, admit, arrivals, hosts, make_host, make_pod
@@ -265,6 +266,17 @@ def test_memory_that_no_node_has_and_no_group_can_form():
         ),
     )
     assert sentences.describe_choice(decision.steps[0]).startswith("{0}* is preferred by every resource with hints")
+
+
+def test_a_node_of_a_group_has_memory_but_not_for_a_container_on_it_alone():
+    """A pod holds memory on both nodes, so only containers on both may use what is left there."""
+    host = make_host(pod_policy_annotations=True)
+    assert host.admit(make_pod("wide", {POLICY_ANNOTATION: "best-effort"}, memory="20Gi")).admitted
+
+    assert sentences.describe_rejection(host.decide(make_pod(cpu="1"))) == (
+        "NUMA node 0: 1Gi memory short (1Gi requested, 0 free)",
+        "NUMA node 1: memory has enough free, but not for a container on this node alone",
+    )
 
 
 def test_missing_memory_is_reported_together_with_missing_cpus():
