@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align import prediction
 from alignup.align.demanded_policy import DemandedPolicy, unmet_demand
+from alignup.align.devices import plugin_rules
 from alignup.align.devices.choices import RandomChooser
 from alignup.align.devices.plugin_rules import UNKNOWN_LINKS, PluginRule
 from alignup.align.devices.provider import CRASHED
@@ -126,6 +127,17 @@ def test_a_pod_is_rejected_if_its_plugin_crashes_in_any_case():
 
     assert decision.rejection is not None
     assert f"GetPreferredAllocation rpc failed with err: {CRASHED}" in decision.rejection.message
+
+
+def test_a_pod_is_admitted_if_its_plugin_may_crash_and_has_too_many_ways_to_choose(monkeypatch):
+    pairs = ((0, 2), (0, 3), (1, 5), (1, 6), (2, 4), (2, 5), (2, 6), (3, 5), (4, 5))
+    monkeypatch.setattr(plugin_rules, "MAX_OPTIONS", 1)
+
+    decision = host(machine(*[0] * 7, pairs=pairs)).predict(pod(4))
+
+    assert decision.admitted
+    (choices,) = decision.placements[0].choices.values()
+    assert set(choices.notes) >= {plugin_rules.MAY_CRASH, plugin_rules.TOO_MANY}
 
 
 def test_a_plugin_with_an_unknown_rule_may_choose_anything():

@@ -63,7 +63,7 @@ KNOWN_RULES: Mapping[str, PluginRule] = MappingProxyType(
 class PreferredSets(NamedTuple):
     """What a plugin may answer."""
 
-    options: tuple[Option, ...]  #: each with the devices that must be included
+    options: tuple[Option, ...]  #: each with the devices that must be included; none: it only crashes, or all may be
     crashes: bool = False
     notes: tuple[str, ...] = ()
 
@@ -163,9 +163,9 @@ class PluginRules:
         options = [
             tuple([Pool(count, tuple([ids[gpu] for gpu in gpus])) for count, gpus in picks]) for picks in answers.picks
         ]
-        if len(options) > MAX_OPTIONS:
-            return PreferredSets((), answers.crashes, (*notes, TOO_MANY))
         crash_notes = (MAY_CRASH,) if answers.crashes else ()
+        if len(options) > MAX_OPTIONS:
+            return PreferredSets((), notes=(*notes, *crash_notes, TOO_MANY))
         return PreferredSets(tuple(options), answers.crashes, (*notes, *crash_notes))
 
     def _amd(self, question: _Question) -> PreferredSets:

@@ -463,17 +463,16 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
     all_suffice = search.prove(units) is not None
     tries = None if all_suffice else MAX_EQUIVALENT
     smallest = search.smallest(min(MAX_EVICTED, len(units)), most=1, tries=tries)
-    size, ended = smallest.size, smallest.timed_out or bool(smallest.sufficient)
+    size = smallest.size
     for limited in sorted(search.limited):
-        if limited < size or not ended:
-            what_if.note_unsearched(f"Not all evictions of {limited} equivalent pods were tried.")
+        what_if.note_unsearched(f"Not all evictions of {limited} equivalent pods were tried.")
     if smallest.timed_out:
         what_if.note_unsearched(f"Time ran out before all evictions of {size} pod{'s' * (size > 1)} were tried.")
     elif smallest.left_out:
         what_if.note_unsearched("The pod is rejected even without all running pods, so not all evictions were tried.")
     for _, proposal in smallest.sufficient:
         yield _with_alternatives(what_if, proposal, search.groups)
-    if len(units) > MAX_EVICTED and all_suffice and not ended:
+    if len(units) > MAX_EVICTED and all_suffice and not (smallest.timed_out or smallest.sufficient):
         what_if.note_unsearched(f"Evictions of more than {MAX_EVICTED} pods were not tried.")
 
 
