@@ -578,19 +578,17 @@ def state_file_paths(directory: Path) -> dict[str, Path]:
     }
 
 
-def read_state_files(  # noqa: PLR0913 - all but the first are optional
+def read_state_files(
     directory: Path,
     *,
     gates: FeatureGates,
-    cpu_policy: str | None = None,
-    memory_policy: str | None = None,
     devices_optional: bool = False,
     cache: KnownFiles | None = None,
 ) -> KubeletFiles:
     """Read the three files about resources; a missing file is a gap, and an unusable one a problem, not an error.
 
-    Policies are checked if they are given. With *devices_optional* a missing file of devices is not a gap. Files
-    whose contents are in *cache* are not decoded again.
+    With *devices_optional* a missing file of devices is not a gap. Files whose contents are in *cache* are not decoded
+    again.
     ``FileError`` if the directory does not exist or has none of the files.
     """
     if not directory.is_dir():
@@ -598,8 +596,8 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
     states: dict[str, Any] = {}
     problems, gaps, missing = [], [], 0
     kinds: tuple[tuple[str, Any, str], ...] = (
-        ("cpu", partial(parse_cpu_state, configured_policy=cpu_policy, gates=gates), "the CPUs in use are"),
-        ("memory", partial(parse_memory_state, configured_policy=memory_policy, gates=gates), "the memory in use is"),
+        ("cpu", partial(parse_cpu_state, configured_policy=None, gates=gates), "the CPUs in use are"),
+        ("memory", partial(parse_memory_state, configured_policy=None, gates=gates), "the memory in use is"),
         ("devices", parse_device_state, "the devices are"),
     )
     for (kind, parse, content), path in zip(kinds, state_file_paths(directory).values(), strict=True):
