@@ -409,9 +409,9 @@ def _type_error(machine: object, settings: object) -> TypeError:
 def _pod_type_error(pod: Pod) -> TypeError | None:
     """Return an error about the first part of *pod* with a wrong type; ``None`` if all types are right."""
 
-    def mismatch(place: str, value: object, expected: type) -> TypeError | None:
+    def mismatch(field: str, value: object, expected: type) -> TypeError | None:
         wrong = not isinstance(value, expected)
-        message = f"pod {pod.name}: {place} needs a {expected.__name__}, not {type(value).__name__}"
+        message = f"pod {pod.name}: {field} needs a {expected.__name__}, not {type(value).__name__}"
         return TypeError(message) if wrong else None
 
     def mismatches() -> Iterator[TypeError | None]:

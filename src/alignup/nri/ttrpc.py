@@ -14,7 +14,6 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from alignup.nri.frames import MAX_DATA, Decoder, Message, MessageType, encode
-from alignup.tasks import cancel_tasks
 from alignup.wire import ttrpc_pb2 as wire
 
 _READ_BYTES = 256 << 10
@@ -90,7 +89,9 @@ class TtrpcConnection:
             pass  # as good as the end
         finally:
             self.close()
-            await cancel_tasks(self._handlers)
+            for task in self._handlers:
+                task.cancel()
+            await asyncio.gather(*self._handlers, return_exceptions=True)
 
     def close(self) -> None:
         """Close the trunk; calls that wait for a response fail."""
