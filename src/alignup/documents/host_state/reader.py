@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from hashlib import blake2b
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
@@ -37,7 +36,7 @@ from alignup.align.release import NEWEST, Release, find_release
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.documents.codec import parse_or_none
+from alignup.documents.codec import decoder, parse_or_none
 from alignup.documents.host_state import schema
 from alignup.documents.host_state.schema import (
     ClaimDeviceGroup,
@@ -234,14 +233,9 @@ class HostStateReader:
         return part
 
 
-@cache
-def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type that msgspec decodes
-    return msgspec.json.Decoder(type_)
-
-
 def _decode(text: bytes | Raw, type_: type[_T], name: str) -> _T:
     try:
-        decoded: _T = _decoder(type_).decode(text)  # type: ignore[arg-type]  # types are hashable
+        decoded: _T = decoder(type_).decode(text)  # type: ignore[arg-type]  # types are hashable
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"{name}: {error}") from None
     return decoded
