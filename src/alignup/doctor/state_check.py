@@ -492,7 +492,7 @@ def _shared_cpus(repair: _Kept[CpuSet], owners: dict[str, CpuSet], provider: Cpu
 def _baselines(
     contents: Contents, holdings: Mapping[str, Mapping[str, CpuSet]], possible_cpus: CpuSet
 ) -> dict[str, dict[str, CpuSet]]:
-    """Return what containers held before a resize, or what they hold now if that makes no sense."""
+    """Return what containers held before a resize, or what they hold now if the record makes no sense."""
     recorded: Mapping[str, Any] = contents["baselines"] or {}
     baselines: dict[str, dict[str, CpuSet]] = {}
     for uid, containers in holdings.items():

@@ -1,4 +1,4 @@
-"""HostStates as reports that placement works with. What was read of a node is kept: its next report costs what changed.
+"""HostStates as reports for placement. What was read of a node is kept, so its next report costs what changed.
 
 A pod whose text is the same as in the last report is the same object in the next ledger. The parts that are rarely
 different (the machine and the configuration, the devices of plugins, those of claims) are decoded only when their text
@@ -87,7 +87,7 @@ class _IdleHost(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """What was read of a node, each part with what it was made of."""
+    """What was read of a node: each part with the text or number that it was read from."""
 
     generation: Hashable = None  #: of the machine and the configuration; ``None``: they have no number
     host: Host | None = None  #: without pods and devices; nodes with the same machine and configuration share it

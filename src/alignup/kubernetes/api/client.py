@@ -238,7 +238,7 @@ class ApiClient:
     async def bind(self, ref: ObjectRef[ApiPod], host: str, *, annotations: Mapping[str, str] | None = None) -> None:
         """Assign a pod to a Kubernetes node; *annotations* are added to the pod in the same step.
 
-        :class:`ConflictError` if the pod is bound, is being deleted, has scheduling gates, or is another one.
+        :class:`ConflictError` if the pod is bound, is being deleted, has scheduling gates, or has another uid.
         """
         metadata: dict[str, object] = {"name": ref.name, "namespace": ref.namespace}
         if ref.uid:

@@ -618,7 +618,7 @@ def read_state_files(
 
 
 def decode_once(parse: Callable[..., T], text: bytes, path: Path, cache: KnownFiles | None) -> T:
-    """Return what *parse* makes of a file, or what it was decoded to before, if *cache* has the same text."""
+    """Return what *parse* makes of the text of a file, or the entry of *cache* with the same text."""
     entry = cache.get(path) if cache else None
     if entry is not None and entry[0] == text:
         state: T = entry[1]
