@@ -16,13 +16,14 @@ from alignup.align.devices.near_choice import NearRequest, preferred_devices
 from alignup.align.locality import DeviceLink, Level, LinkKind, StatedLevel
 from alignup.align.machine import Machine, PciDevice
 from tests.align.devices.test_near_choice import rate
+from tests.align.devices.test_nvidia_rule import pair_scores
 from tests.conformance.harness import Case, run_packed
 
 Topologies = dict[str, Any]
 
 
 def test_nvidia_plugin_is_answered_for(request):
-    tables = {name: nvidia_rule.pair_scores(each["links"]) for name, each in topologies(request, "topologies").items()}
+    tables = {name: pair_scores(each["links"]) for name, each in topologies(request, "topologies").items()}
     run_packed(request, "device_preference/best_effort", partial(check_nvidia, tables))
 
 

@@ -56,11 +56,10 @@ class _Job:
 class AdmissionQueue:
     """The queue of jobs, and the thread that runs them until the queue is closed.
 
-    *dispatch* gets the events after the jobs are answered, and *record* before that those whose decisions no save has
-    stored, because nothing else changed; both must not raise. The initial state is saved too, so that a full disk shows
-    at once. A failed save is repeated after *retry_seconds*. *when_idle* is called once there were
-    no jobs for *idle_seconds* after a save; it must not raise. With *problems* the queue is read-only: it saves
-    nothing and rejects all jobs.
+    After the jobs are answered, *record* gets the events whose decisions no save has stored because nothing else
+    changed, and *dispatch* gets all events. *when_idle* is called once there were no jobs for *idle_seconds* after a
+    save. None of the three may raise. The initial state is saved too, so that a full disk shows at once. A failed save
+    is repeated after *retry_seconds*. With *problems* the queue is read-only: it saves nothing and rejects all jobs.
     """
 
     def __init__(  # noqa: PLR0913

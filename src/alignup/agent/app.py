@@ -5,17 +5,16 @@ Slow work that changes nothing, such as parsing YAML or drawing, runs in a threa
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup import __version__
@@ -81,7 +80,8 @@ def build_app(
     for operation, handler in handlers.operations():
         by_path[operation.path][operation.method] = operation, handler
     endpoints = {path: ApiEndpoint(methods, access=access) for path, methods in by_path.items()}
-    variable = _router([Route(path, endpoint) for path, endpoint in endpoints.items() if "{" in path])
+    variable_paths = [Route(path, endpoint) for path, endpoint in endpoints.items() if "{" in path]
+    variable = responses.make_app(variable_paths, {404: _not_found})
 
     @cache
     def pages() -> ASGIApp:
@@ -95,12 +95,6 @@ def build_app(
         await endpoint(scope, receive, send)
 
     return dispatch
-
-
-def _router(routes: Sequence[BaseRoute]) -> Starlette:
-    app = Starlette(routes=routes, exception_handlers={404: _not_found, Exception: responses.internal_error})
-    app.router.redirect_slashes = False
-    return app
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:

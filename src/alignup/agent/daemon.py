@@ -31,6 +31,7 @@ from alignup.align.errors import ListenError, TlsRequiredError
 from alignup.align.host import Host
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
+from alignup.tasks import cancel_tasks
 from alignup.web import sockets
 from alignup.web.address import Address, TcpAddress
 from alignup.web.asgi_server import ServerLimits, serve_app
@@ -246,6 +247,4 @@ async def background_tasks(
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(tasks)

@@ -27,6 +27,7 @@ from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 from alignup.kubernetes.plugins.resources import ResourceState
 from alignup.picture.text_format import format_size
+from alignup.tasks import cancel_tasks
 from alignup.web.responses import BusyError, NotReadyError
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
@@ -93,9 +94,7 @@ class DeviceAllocator:
         """Cancel all tasks; tasks store nothing, so nothing has happened."""
         self._closed = True
         tasks = (*(task for _, task in self._tasks.values()), *self._backoffs.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(tasks)
 
     def _start_all(self, pending: Sequence[PendingAdmission]) -> None:
         """Start tasks that no client waits for; called in any thread."""
@@ -188,9 +187,7 @@ class DeviceAllocator:
             try:
                 await asyncio.gather(*tasks)
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancel_tasks(tasks)
         except ProviderError as error:
             return await self.queue.run(Transaction.fail, pending, error)
         grants: dict[str, dict[str, Mapping[str, Any]]] = {}

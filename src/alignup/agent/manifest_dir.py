@@ -225,7 +225,7 @@ class ManifestWatcher:
                 del self._rejected[uid]
 
     async def _replace(self, removed_uids: tuple[str, ...], added_manifests: tuple[ManifestPod, ...]) -> None:
-        """Pass changes to the queue; the next scan retries what it does not accept."""
+        """Pass changes to the queue; the next scan retries changes that the queue does not accept."""
         try:
             pods = [(manifest.pod, manifest.file) for manifest in added_manifests]
             results = await self.queue.run(Transaction.replace_pods, removed_uids, pods)

@@ -7,7 +7,6 @@ import asyncio
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -38,7 +37,7 @@ from alignup.picture.text_format import clean, format_bits, format_ids
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.authentication import AccessRules
 from alignup.web.pages import Pages, describe_machine, file_response, static_routes
-from alignup.web.responses import ProblemError, internal_error
+from alignup.web.responses import ProblemError, make_app
 
 LINKS = (("Node", "/"), ("Decisions", "/decisions"))
 MAX_PODS = 500  #: that the page of a node lists
@@ -64,9 +63,7 @@ def page_app(agent: AgentParts, access: AccessRules, *, search_seconds: float) -
         Route("/pods/{uid}/file", guard(pages.pod_file, access)),
     ]
     missing = pages.templates.missing(access, hint="see /openapi.json for the API.")
-    app = Starlette(routes=routes, exception_handlers={404: missing, Exception: internal_error})
-    app.router.redirect_slashes = False
-    return app
+    return make_app(routes, {404: missing})
 
 
 class _AgentPages:
@@ -155,8 +152,7 @@ class _AgentPages:
         pod = self._find_pod(request.path_params["uid"])
         if pod is None:
             raise ProblemError(404, f"No pod has the uid {request.path_params['uid']}.")
-        host = copy(self._agent.queue.state.shown_host())
-        host.release(pod.uid)  # what it holds is free for it
+        host = self._agent.queue.state.shown_host().without_pods([pod.uid])  # what it holds is free for it
 
         def build() -> Response:
             answer = why(host, pod, seconds=self._search_seconds)
@@ -273,8 +269,7 @@ def all_hints(resource: ResourceHints) -> str:
 
 def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
     """Return what the form of a pod shows; with *fields*, also the answer to the last question."""
-    other = copy(host)
-    other.release(pod.uid)  # what it holds is free for it
+    other = host.without_pods([pod.uid])  # what it holds is free for it
     policy, scope = effective_policy(pod, other.rules)
     amounts = list(requested_amounts(other, pod))[:MAX_AMOUNTS]
     changes, problems = read_changes(other, pod, amounts, fields) if fields else ((), ())

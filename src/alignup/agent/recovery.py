@@ -6,7 +6,6 @@ silently and the agent does not crash in a loop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -122,7 +121,7 @@ def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now
     changes += [f"the machine changed: {difference}" for difference in machine]
     changes += [f"the settings changed: {difference}" for difference in settings]
     plugins = frozenset(stored_state.plugins)  # their devices are unknown until they reconnect
-    unplugged = _with_ledger(host, pending_admission.without_resources(host.ledger, plugins))
+    unplugged = host.with_ledger(pending_admission.without_resources(host.ledger, plugins))
     result = _rebuild(stored_state, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
     return replace(result, notes=(*changes, *result.notes))
 
@@ -162,7 +161,7 @@ def _restore(
     held_pods: Sequence[HeldPodDocument], ledger: Ledger, stored_state: StoredState, empty: AgentState, *, now: float
 ) -> tuple[AgentState, list[str]]:
     """Return the restored state, and why some pods no longer wait."""
-    host = _with_ledger(empty.host, ledger)
+    host = empty.host.with_ledger(ledger)
     admitted_pods = {}
     for document, (uid, entry) in zip(held_pods, ledger.pods.items(), strict=True):
         since = now if document.since is None else document.since
@@ -196,7 +195,7 @@ def _imported(empty: AgentState, kubelet: ImportedState, *, now: float) -> Recov
     """Continue from the state of a kubelet; devices that the machine does not declare belong to plugins."""
     if unreleasable := _unreleasable(kubelet.ledger.pods):
         return RecoveryResult(state=empty, problems=tuple(map(RecoveryProblem, unreleasable.values())))
-    host = _with_ledger(empty.host, kubelet.ledger)
+    host = empty.host.with_ledger(kubelet.ledger)
     admitted_pods = {
         uid: replace(_record(entry.pod, host, since=now, source=API_SOURCE), grants=kubelet.grants.get(uid, {}))
         for uid, entry in kubelet.ledger.pods.items()
@@ -215,12 +214,6 @@ def _unreleasable(uids: Iterable[str]) -> dict[str, str]:
         except PodError as error:
             reasons[uid] = f"the uid of a pod is invalid: {error}"
     return reasons
-
-
-def _with_ledger(host: Host, ledger: Ledger) -> Host:
-    other = copy(host)
-    other.ledger = ledger
-    return other
 
 
 def _record(pod: Pod, host: Host, *, since: float, source: str) -> PodRecord:

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
@@ -174,12 +173,7 @@ class AgentState:
 
     def settled_host(self) -> Host:
         """Return the host without what pending pods hold."""
-        if not self.pending:
-            return self.host
-        host = copy(self.host)
-        for uid in self.pending:
-            host.release(uid)
-        return host
+        return self.host.without_pods(self.pending) if self.pending else self.host
 
     def shown_host(self) -> Host:
         """Return the settled host for readers: its machine has the devices that plugins listed."""
@@ -197,8 +191,7 @@ class AgentState:
 
     def fits_empty_host(self, pod: Pod) -> bool:
         """Whether the host without other pods, and with healthy devices, would admit the pod."""
-        empty = copy(self.host)
-        empty.ledger = self.idle_ledger
+        empty = self.host.with_ledger(self.idle_ledger)
         return assume_no_preferences(empty, pod, empty.decide(pod), {}).admitted
 
     def pod_view(self, uid: str) -> PodView | None:

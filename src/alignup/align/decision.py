@@ -292,6 +292,6 @@ class Decision(Explained):
         return possible is not None and self.admitted and (possible.rejection is not None or not possible.complete)
 
     def without_ledgers(self) -> Self:
-        """Return the decision without its ledgers, which would stay in memory as long as it does."""
+        """Return the decision without its ledgers, which would stay in memory as long as the decision."""
         steps = tuple([step._replace(resources=step.resources[:]) for step in self.steps])
         return replace(self, steps=steps, before=None, after=None, residue=None)

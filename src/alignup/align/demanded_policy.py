@@ -185,7 +185,7 @@ def _possible_placements(placement: Placement, choices: Mapping[str, DeviceChoic
 
 
 def _unmet(inputs: Mapping[str, Hints], placements: Sequence[Placement], ledger: Ledger, policy: Policy) -> str:
-    """Return the NUMA nodes that *policy* does not accept, and why; empty: it does."""
+    """Return the NUMA nodes that *policy* does not accept, and why; empty: it accepts all."""
     sites = [site for placement in placements for site in placement.sites(ledger)]
     problem = ""
     for nodes in _node_sets(sites) if sites else ():

@@ -201,7 +201,7 @@ class RestoreError(StateError):
 
 
 class StoreProblem(StrEnum):
-    """What is wrong with a database: what a program can offer to do about it depends on it."""
+    """What is wrong with a database, which decides what a program can offer to do about it."""
 
     UNUSABLE = "unusable"  #: corrupt, foreign, or of another version; it can be set aside
     INCOMPLETE = "incomplete"  #: changes that were acknowledged are missing; the rest can be used
@@ -213,7 +213,7 @@ class StoreProblem(StrEnum):
 
 
 class StoreError(StateError):
-    """An unusable database or state directory: ``message`` says what is wrong, ``where`` it is, and what to do."""
+    """An unusable database or state directory: ``where`` it is, the ``message``, and what to do."""
 
     def __init__(self, message: str, *, where: str, advice: str, kind: StoreProblem) -> None:
         self.message = message

@@ -170,6 +170,19 @@ class Host(Pictured):
         """Return a host with the same machine, settings, providers and ledger, on which other pods can be tried."""
         return copy(self)
 
+    def with_ledger(self, ledger: Ledger) -> "Host":
+        """Return a host with the same machine, settings and providers that continues with *ledger*."""
+        host = copy(self)
+        host.ledger = ledger
+        return host
+
+    def without_pods(self, uids: Iterable[str]) -> "Host":
+        """Return the host as it would be without these pods."""
+        host = copy(self)
+        for uid in uids:
+            host.release(uid)
+        return host
+
     def initial_ledger(self) -> Ledger:
         """Return a ledger in which nothing is allocated."""
         return Ledger(
@@ -235,8 +248,7 @@ class Host(Pictured):
         devices = self.ledger.devices
         for uid in uids:
             devices = self.devices.release(devices, uid)
-        ledger = replace(self.ledger, devices=devices)
-        return Host(self.machine, self.settings, ledger=ledger, others=self.others)
+        return self.with_ledger(replace(self.ledger, devices=devices))
 
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
         """Return the extended resources that *pod* requests and neither a device plugin nor a DeviceClass provides.
@@ -397,9 +409,9 @@ def _type_error(machine: object, settings: object) -> TypeError:
 def _pod_type_error(pod: Pod) -> TypeError | None:
     """Return an error about the first part of *pod* with a wrong type; ``None`` if all types are right."""
 
-    def mismatch(place: str, value: object, expected: type) -> TypeError | None:
+    def mismatch(field: str, value: object, expected: type) -> TypeError | None:
         wrong = not isinstance(value, expected)
-        message = f"pod {pod.name}: {place} needs a {expected.__name__}, not {type(value).__name__}"
+        message = f"pod {pod.name}: {field} needs a {expected.__name__}, not {type(value).__name__}"
         return TypeError(message) if wrong else None
 
     def mismatches() -> Iterator[TypeError | None]:

@@ -35,50 +35,57 @@ def competes(host: Host, decision: Decision, waiting_pods: Sequence[Pod], *, und
 
     *undecided* are resources whose devices a device plugin has yet to choose.
     """
-    before, after = decision.before, decision.after
-    if before is None or after is None:
+    old_ledger, new_ledger = decision.before, decision.after
+    if old_ledger is None or new_ledger is None:
         return False
     try:
-        return _takes_something(host, decision.uid, before, after, waiting_pods, undecided)
+        return _takes_something(host, decision.uid, old_ledger, new_ledger, waiting_pods, undecided)
     except PodError:  # invalid annotations: nothing is known about the policy of a waiting pod
         return True
 
 
 def _takes_something(  # noqa: PLR0913, PLR0917 - only for competes
-    host: Host, uid: str, before: Ledger, after: Ledger, waiting_pods: Sequence[Pod], undecided: Collection[str]
+    host: Host,
+    uid: str,
+    old_ledger: Ledger,
+    new_ledger: Ledger,
+    waiting_pods: Sequence[Pod],
+    undecided: Collection[str],
 ) -> bool:
     return (
-        any(not _needs(host.devices, before.devices, pod).keys().isdisjoint(undecided) for pod in waiting_pods)
-        or any(before.others[provider.name] is not after.others[provider.name] for provider in host.others)
-        or _fails_fit_check(host, before, after, waiting_pods)
-        or _lacks_free(host, before, after, waiting_pods)
-        or _splits_memory(host, uid, after, waiting_pods)
+        any(not _needs(host.devices, old_ledger.devices, pod).keys().isdisjoint(undecided) for pod in waiting_pods)
+        or any(old_ledger.others[provider.name] is not new_ledger.others[provider.name] for provider in host.others)
+        or _fails_fit_check(host, old_ledger, new_ledger, waiting_pods)
+        or _lacks_free(host, old_ledger, new_ledger, waiting_pods)
+        or _splits_memory(host, uid, new_ledger, waiting_pods)
     )
 
 
-def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting_pods: Sequence[Pod]) -> bool:
+def _fails_fit_check(host: Host, old_ledger: Ledger, new_ledger: Ledger, waiting_pods: Sequence[Pod]) -> bool:
     allocatable = host.rules.allocatable
     if allocatable is None:
         return False
     requests = [demand.fit_used(pod) for pod in waiting_pods]
-    capacity = allocatable.with_devices(host.devices.capacity(after.devices, "")).scalars
-    compared = [(len(waiting_pods), allocatable.pods, before.used.pods, after.used.pods)]
+    capacity = allocatable.with_devices(host.devices.capacity(new_ledger.devices, "")).scalars
+    compared = [(len(waiting_pods), allocatable.pods, old_ledger.used.pods, new_ledger.used.pods)]
     for name in ("milli_cpu", "memory", "ephemeral_storage"):
-        total, earlier, now = (getattr(resources, name) for resources in (allocatable, before.used, after.used))
+        total, earlier, now = (
+            getattr(resources, name) for resources in (allocatable, old_ledger.used, new_ledger.used)
+        )
         compared.append((sum(getattr(request, name) for request in requests), total, earlier, now))
     for name, total in capacity.items():
-        earlier, now = (used.scalars.get(name, 0) for used in (before.used, after.used))
+        earlier, now = (used.scalars.get(name, 0) for used in (old_ledger.used, new_ledger.used))
         compared.append((sum(request.scalars.get(name, 0) for request in requests), total, earlier, now))
     return any(request > max(0, total - now) and now > earlier for request, total, earlier, now in compared)
 
 
-def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting_pods: Sequence[Pod]) -> bool:
+def _lacks_free(host: Host, old_ledger: Ledger, new_ledger: Ledger, waiting_pods: Sequence[Pod]) -> bool:
     """Return whether less than the waiting pods request is left on the host, or on a NUMA node for them."""
     nodes = {
-        pod.uid: _usable_nodes(host, before, pod) if effective_policy(pod, host.rules)[0] in _ALIGNED else 0
+        pod.uid: _usable_nodes(host, old_ledger, pod) if effective_policy(pod, host.rules)[0] in _ALIGNED else 0
         for pod in waiting_pods
     }
-    for provider, earlier, later in _changed_ledgers(host, before, after):
+    for provider, earlier, later in _changed_ledgers(host, old_ledger, new_ledger):
         # full-pcpus-only does not count siblings of reserved CPUs as free.
         strict = provider is host.cpus and host.cpus.options.full_pcpus_only
         hidden_cores = (host.cpus.reserved_cores & ~host.cpus.reserved).bit_count() if strict else 0
@@ -102,10 +109,10 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting_pods: Sequenc
     return False
 
 
-def _splits_memory(host: Host, uid: str, after: Ledger, waiting_pods: Sequence[Pod]) -> bool:
+def _splits_memory(host: Host, uid: str, new_ledger: Ledger, waiting_pods: Sequence[Pod]) -> bool:
     """Return whether memory of the admitted pod may prevent memory on several nodes, or on a group of nodes."""
-    groups = {block.nodes for blocks in after.memory.held.get(uid, {}).values() for block in blocks}
-    needing = {pod.uid: (pod, _needs(host.memory, after.memory, pod)) for pod in waiting_pods}
+    groups = {block.nodes for blocks in new_ledger.memory.held.get(uid, {}).values() for block in blocks}
+    needing = {pod.uid: (pod, _needs(host.memory, new_ledger.memory, pod)) for pod in waiting_pods}
     needing = {key: (pod, needs) for key, (pod, needs) in needing.items() if needs}
     if not groups or not needing:
         return False
@@ -116,15 +123,15 @@ def _splits_memory(host: Host, uid: str, after: Ledger, waiting_pods: Sequence[P
     for node in bits.members(bits.union(groups)):
         on_node: Counter[str] = Counter()
         for pod, needs in needing.values():
-            if _usable_nodes(host, after, pod) >> node & 1:
+            if _usable_nodes(host, new_ledger, pod) >> node & 1:
                 on_node.update({type_: need.request for type_, need in needs.items()})
-        if any(after.memory.free(1 << node, type_) < request for type_, request in on_node.items()):
+        if any(new_ledger.memory.free(1 << node, type_) < request for type_, request in on_node.items()):
             return True
     return False
 
 
-def _changed_ledgers(host: Host, before: Ledger, after: Ledger) -> Iterator[tuple[Provider[Any], Any, Any]]:
-    earlier, later = before.by_provider(), after.by_provider()
+def _changed_ledgers(host: Host, old_ledger: Ledger, new_ledger: Ledger) -> Iterator[tuple[Provider[Any], Any, Any]]:
+    earlier, later = old_ledger.by_provider(), new_ledger.by_provider()
     for provider in (host.devices, host.cpus, host.memory):
         if earlier[provider.name] is not later[provider.name]:
             yield provider, earlier[provider.name], later[provider.name]

@@ -2,8 +2,8 @@
 
 The kubelet lets such pods use its whole shared pool, on all NUMA nodes. Here each pod gets the part of the pool on as
 few nodes as its requests allow, close to each other, so that the nodes are loaded alike. Pods stay where they were
-unless a node is overloaded, a pod can do with fewer nodes, or the nodes are loaded very differently; the same pool and
-pods are divided as before.
+unless a node is overloaded, a pod can do with fewer nodes, or the nodes are loaded very differently; an unchanged
+pool with unchanged pods is divided as it was.
 
 Every part is a subset of the pool, and none is empty unless the pool is. Memory follows the CPUs only where the limits
 of all pods there fit into the memory of the nodes: a pod that is confined to a full node would be killed.

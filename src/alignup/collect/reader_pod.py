@@ -166,7 +166,7 @@ class Reader:
 async def run_reader(client: ApiClient, reader: Reader, report: Callable[[str], None]) -> bytes:
     """Create the pod, wait until it has ended, and return its log; the pod is deleted in any case.
 
-    *report* gets a line about each step. ``ReaderError`` if it does not succeed, or an ``ApiError``.
+    *report* gets a line about each step. ``ReaderError`` or ``ApiError`` if the pod does not succeed.
     """
     pod_name = f"{reader.namespace}/{reader.name}"
     ref = _PODS.at(reader.name, namespace=reader.namespace)

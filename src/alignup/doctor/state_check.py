@@ -428,10 +428,10 @@ def _containers_by_pod(contents: Contents) -> dict[str, Mapping[str, Any]]:
 
 
 def repair_cpus(
-    contents: Contents, provider: CpuProvider, *, gates: FeatureGates, pods: PodNames | None = None
+    contents: Contents, provider: CpuProvider, *, gates: FeatureGates, pods: PodNames
 ) -> tuple[CpuState, list[DroppedEntry]]:
     """Return the CPU manager's state as *provider* accepts it."""
-    stored, names = _containers_by_pod(contents), pods or {}
+    stored = _containers_by_pod(contents)
     if provider.policy is CpuPolicy.NONE:
         dropped_entries = [
             DroppedEntry(uid, name, f"CPUs {text}", "policy none has no exclusive CPUs")
@@ -448,13 +448,13 @@ def repair_cpus(
             return f"{format_cpus(reserved)} must stay reserved", True
         for other, other_cpus in owners.items():
             if other != uid and cpus & other_cpus:
-                return f"{format_pod(other, names)} holds {format_cpus(cpus & other_cpus)} too", False
+                return f"{format_pod(other, pods)} holds {format_cpus(cpus & other_cpus)} too", False
         owners[uid] = owners.get(uid, 0) | cpus
         return None
 
     repair = _Kept(format_cpus, try_hold, "no container of the pod has any, so they would never be released")
     pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
-    for uid in sorted({**stored, **pod_wide}, key=lambda uid: uid not in names):
+    for uid in sorted({**stored, **pod_wide}, key=lambda uid: uid not in pods):
         containers = {}
         for name, text in stored.get(uid, {}).items():
             try:
@@ -492,7 +492,7 @@ def _shared_cpus(repair: _Kept[CpuSet], owners: dict[str, CpuSet], provider: Cpu
 def _baselines(
     contents: Contents, holdings: Mapping[str, Mapping[str, CpuSet]], possible_cpus: CpuSet
 ) -> dict[str, dict[str, CpuSet]]:
-    """Return what containers held before a resize, or what they hold now if that makes no sense."""
+    """Return what containers held before a resize, or what they hold now if the record makes no sense."""
     recorded: Mapping[str, Any] = contents["baselines"] or {}
     baselines: dict[str, dict[str, CpuSet]] = {}
     for uid, containers in holdings.items():
@@ -505,7 +505,7 @@ def _baselines(
 
 
 def repair_memory(
-    contents: Contents, idle: MemoryLedger, *, policy: str, gates: FeatureGates, pods: PodNames | None = None
+    contents: Contents, idle: MemoryLedger, *, policy: str, gates: FeatureGates, pods: PodNames
 ) -> tuple[MemoryState, list[DroppedEntry]]:
     """Return the memory manager's state that follows from *idle* and the allocations."""
     stored = {
@@ -536,7 +536,7 @@ def repair_memory(
     def priority(uid: str) -> tuple[bool, int]:
         """Sort running pods first, then wide node groups, which have to be allocated first."""
         blocks = [*pod_wide.get(uid, ()), *chain.from_iterable(stored.get(uid, {}).values())]
-        return uid not in (pods or {}), -max((block.nodes.bit_count() for block in blocks), default=0)
+        return uid not in pods, -max((block.nodes.bit_count() for block in blocks), default=0)
 
     repair = _Kept(_format_blocks, try_hold, "no container of the pod has any, so it would never be released")
     for uid in sorted({**stored, **pod_wide}, key=priority):
@@ -589,17 +589,16 @@ def _format_nodes(nodes: NodeSet) -> str:
     return f"NUMA node{'s' * (nodes.bit_count() != 1)} {bits.show(nodes)}"
 
 
-def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> tuple[DeviceState, list[DroppedEntry]]:
+def repair_devices(state: DeviceState, *, pods: PodNames) -> tuple[DeviceState, list[DroppedEntry]]:
     """Return the device manager's state, without devices of two pods and incomplete entries."""
-    names = pods or {}
     owners: dict[tuple[str, str], str] = {}
     valid: list[DeviceEntry] = []
     dropped_entries = []
-    for entry in sorted(state.entries, key=lambda entry: entry.uid not in names):
+    for entry in sorted(state.entries, key=lambda entry: entry.uid not in pods):
         ids = sorted(entry.nodes)
         others = {owners.get((entry.resource, id_), entry.uid) for id_ in ids} - {entry.uid}
         if others:
-            reason = f"{format_pod(min(others), names)} holds it too"
+            reason = f"{format_pod(min(others), pods)} holds it too"
         elif not entry.uid or not entry.container or not entry.resource or not ids:
             reason = "the entry lacks a pod, a container, a resource or devices"
         else:

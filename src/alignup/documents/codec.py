@@ -71,6 +71,12 @@ def decode(data: bytes | str, type_: type[T]) -> T:
         return convert(load(data), type_)
 
 
+@cache
+def decoder(type_: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type that msgspec decodes
+    """Return the decoder of *type_*, which takes longer to make than a small document takes to decode."""
+    return msgspec.json.Decoder(type_)
+
+
 def load(data: bytes | str) -> Any:  # noqa: ANN401 - JSON of any shape
     """Decode JSON of any shape, lone surrogates included; ``ParseError`` if it is not JSON."""
     try:

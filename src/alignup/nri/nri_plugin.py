@@ -276,7 +276,8 @@ class PluginConnection:
     async def run_once(self) -> None:
         """Connect, register, and serve until the connection ends.
 
-        ``OSError`` if there is no runtime, ``RpcError`` if it does not accept the plugin, ``FrameError`` as said there.
+        ``OSError`` if there is no runtime, ``RpcError`` if it does not accept the plugin, ``FrameError`` if its
+        bytes make no sense.
         """
         dispatcher = PluginDispatcher(self._plugin, synchronized=self._mark_synchronized)
         service = Service(PLUGIN_SERVICE, PLUGIN_CHANNEL, dispatcher.call)

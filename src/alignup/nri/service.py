@@ -15,9 +15,8 @@ from alignup.nri.kubelet_pool import NONE_POLICY, KubeletPoolReader
 from alignup.nri.metrics import NriMetrics
 from alignup.nri.nri_plugin import PluginConnection
 from alignup.nri.placement_file import PlacementFile
-from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
+from alignup.web.asgi_server import run_until_signal, serve_tcp
 from alignup.web.metrics import health_app
-from alignup.web.sockets import tcp_socket
 
 NAME = "alignup"
 
@@ -55,9 +54,7 @@ async def serve_plugin(stack: AsyncExitStack, plugin: AssistPlugin, metrics: Nri
     connection = PluginConnection(plugin, name=NAME, index=options.index, path=options.path)
     if options.listen is not None:
         app = health_app(metrics.registry, readiness=lambda: tuple(filter(None, (connection.problem, plugin.problem))))
-        listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-        limits = ServerLimits(names=(*options.names, options.listen[0]))
-        await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), limits=limits))
+        await stack.enter_async_context(serve_tcp(app, options.listen, names=options.names))
     placements = PlacementFile(options.state_dir, plugin) if options.state_dir is not None else None
     await run_until_signal(_run(plugin, connection, metrics, placements, options.period))
 

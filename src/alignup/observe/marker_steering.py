@@ -43,6 +43,7 @@ from alignup.kubernetes.kubelet_files.state_files import DEVICE_PATH, parse_devi
 from alignup.kubernetes.plugins.device_plugin import DevicePlugin
 from alignup.kubernetes.plugins.pod_resources import ListedResources, PodResourcesClient
 from alignup.observe.observer import MANAGER
+from alignup.tasks import cancel_tasks
 
 LEAST_MARKERS = 110  #: on each NUMA node: the kubelet's default for maxPods
 _LONGEST_RETRY = 60.0  #: seconds between attempts to read instructions, which the cluster may not have
@@ -250,8 +251,7 @@ class Steering:
             yield
         finally:
             for task in reversed(tasks):  # markers are restored while the kubelet still follows them
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await cancel_tasks([task])
 
     def notify(self) -> None:
         """Look again at the pods of the node."""

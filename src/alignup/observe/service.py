@@ -1,6 +1,5 @@
 """The node observer as a program: its access to the API server and the kubelet, its loop, and its HTTP endpoints."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -25,8 +24,7 @@ from alignup.observe.marker_steering import (
 )
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.web.asgi_server import ServerLimits, run_until_signal, serve_app
-from alignup.web.sockets import tcp_socket
+from alignup.web.asgi_server import run_until_signal, serve_tcp
 
 _log = structlog.get_logger()
 
@@ -90,9 +88,7 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         await publisher.start()
         if options.listen is not None:
             app = observer_app(metrics, alive=observer.is_alive, problems=lambda: (*observer.problems, *pods.problems))
-            listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-            limits = ServerLimits(names=(*options.names, options.listen[0]))
-            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), limits=limits))
+            await stack.enter_async_context(serve_tcp(app, options.listen, names=options.names))
         _log.info("observer started", host=options.host)
         if options.once:
             return await observer.check_once()

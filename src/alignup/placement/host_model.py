@@ -38,9 +38,7 @@ class HostModel:
 
     def at(self, ledger: Ledger, *, fit_check: bool = True) -> Host:
         """Return a host of this kind with *ledger*, perhaps without the fit check of the whole host."""
-        host = copy(self.host if fit_check else self._aligning)
-        host.ledger = ledger
-        return host
+        return (self.host if fit_check else self._aligning).with_ledger(ledger)
 
     def counted(self, shape: PodShape) -> PodShape:
         """Return a shape as the kubelet counts it, perhaps without pod-level resources."""

@@ -101,25 +101,25 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
     cpus_by_uid = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
     for record in records:
         if record.exclusive:
-            yield from _compare_cpus(record, cpus_by_uid.get(record.uid), place="the ledger")
+            yield from _compare_cpus(record, cpus_by_uid.get(record.uid), source="the ledger")
 
 
 def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None) -> Iterator[Drift]:
     for record in records:
         if agent is None or agent.address != record.agent:
-            yield from _compare_cpus(record, None, place=f"the agent at {record.agent}", missing="no answer")
+            yield from _compare_cpus(record, None, source=f"the agent at {record.agent}", missing="no answer")
             continue
         pod = agent.pod(record.uid)
         placements = pod["placements"] if pod else ()
         if record.exclusive or not placements:
             cpus = placements[0]["given"].get("cpu", {}).get("cpu") if placements else None
-            yield from _compare_cpus(record, cpus, place="the agent")
+            yield from _compare_cpus(record, cpus, source="the agent")
 
 
-def _compare_cpus(record: RunRecord, cpus: str | None, *, place: str, missing: str = "no such run") -> Iterator[Drift]:
+def _compare_cpus(record: RunRecord, cpus: str | None, *, source: str, missing: str = "no such run") -> Iterator[Drift]:
     if cpus is None or bits.parse(cpus) != record.cpus:
         intended, actual = f"CPUs {bits.show(record.cpus)}", missing if cpus is None else f"CPUs {cpus}"
-        yield Drift(record.uid, record.name, DriftKind.DECISION, place, intended, actual)
+        yield Drift(record.uid, record.name, DriftKind.DECISION, source, intended, actual)
 
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:

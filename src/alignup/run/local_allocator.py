@@ -178,7 +178,7 @@ class LocalAllocator:
         for _ in range(_CLAIM_ATTEMPTS):
             decision = self.host.admit(pod)
             if decision.rejection is not None:
-                host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
+                host = self._idle.with_ledger(self.host.ledger)
                 impossible, reason = not self._idle.decide(pod).admitted, decision.rejection.reason
                 raise RunRejectedError(reason, partial(self._explain, host, pod), impossible=impossible)
             placement = self.placement(decision)
@@ -224,9 +224,7 @@ class LocalAllocator:
         """Write the ledger if it has changed. Raises ``StoreError``."""
         if not self.changed:
             return
-        host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger) if self._others else self.host
-        for uid in self._others:
-            host.release(uid)
+        host = self.host.without_pods(self._others) if self._others else self.host
         with closing(self._store or StateStore(self._directory)) as store:
             store.save(DurableState(host=host))
         self.changed = False

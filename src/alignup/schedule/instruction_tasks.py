@@ -16,6 +16,7 @@ from alignup.placement.scheduling.instructions import (
     WriteSteering,
 )
 from alignup.schedule.step_guard import ServiceStep
+from alignup.tasks import cancel_tasks
 
 
 def failure_event(instruction: Instruction, error: Exception) -> Event | None:
@@ -51,6 +52,4 @@ class InstructionTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(self._tasks)

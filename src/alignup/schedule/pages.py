@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
@@ -424,8 +423,7 @@ class ClusterPages:
         if host is None:
             raise ProblemError(404, f"What node {node!r} holds is unknown here.")
         check_container_count(len(pod.containers) + len(pod.init))
-        other = copy(host)
-        other.release(pod.uid)  # what it holds is free for it
+        other = host.without_pods([pod.uid])  # what it holds is free for it
 
         def build() -> Response:
             answer = why(other, pod, seconds=SEARCH_SECONDS)

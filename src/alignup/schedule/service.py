@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -74,6 +73,7 @@ from alignup.web.responses import (
     ProblemError,
     internal_error,
     json_response,
+    make_app,
     wrong_method,
 )
 from alignup.web.sockets import ServerCertificate, read_token, tcp_socket
@@ -411,10 +411,7 @@ def schedule_app(
         *health_routes(service.metrics.registry, readiness=service.problems, warnings=lambda: service.warnings),
         *page_routes(pages, stopping=stopping or asyncio.Event()),
     ]
-    app = Starlette(
-        routes=routes, exception_handlers={404: pages.missing, 405: wrong_method, Exception: internal_error}
-    )
-    app.router.redirect_slashes = False
+    app = make_app(routes, {404: pages.missing, 405: wrong_method})
     return _AccessCheck(app, access or AccessRules(everyone=True), pages.refuse)
 
 

@@ -10,7 +10,6 @@ once, request the most CPUs. That time depends on the workload only, so strategi
 import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
@@ -150,9 +149,7 @@ def measure_cluster(
         key = (id(host.group), ledger.alignment_key(), used[:4], frozenset(used.scalars.items()))
         stranded = results.get(key)
         if stranded is None:
-            kubelet = copy(host.kubelet)
-            kubelet.ledger = ledger
-            stranded = results[key] = measure_stranded(kubelet, shapes)
+            stranded = results[key] = measure_stranded(host.kubelet.with_ledger(ledger), shapes)
         free_cpus = ledger.cpus.available.bit_count() if host.kubelet.cpus.allocatable else 0
         totals.update(free_cpus=free_cpus, free_memory=max(0, host.allocatable.memory - used.memory))
         totals.update(cpus=stranded.cpus, memory=stranded.memory, more=stranded.more)

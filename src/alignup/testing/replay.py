@@ -114,10 +114,10 @@ class _RecordedAnswers:
         """Note the answers of the next event."""
         self._asked.clear()
         self._later.clear()
-        for name, args, kwargs, answer, *before in answers:
+        for name, args, kwargs, answer, *earlier_calls in answers:
             key = self._key(name, args, kwargs)
-            if before:
-                self._later[key, before[0]] = answer
+            if earlier_calls:
+                self._later[key, earlier_calls[0]] = answer
             else:
                 self._answers[key] = answer
 
@@ -151,8 +151,8 @@ def _first_difference(expected: tuple[Any, ...], got: list[Instruction]) -> tupl
     for index in range(max(len(expected), len(got))):
         instructions = [todo[index : index + 1] for todo in (expected, tuple(got))]
         if writer.line(instructions[0]) != writer.line(instructions[1]):
-            before, after = (_show(todo[0]) if todo else "nothing" for todo in instructions)
-            return before, after
+            expected_text, actual_text = (_show(todo[0]) if todo else "nothing" for todo in instructions)
+            return expected_text, actual_text
     return None
 
 

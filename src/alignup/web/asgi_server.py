@@ -21,8 +21,10 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp
 
+from alignup.tasks import cancel_tasks
 from alignup.web.authentication import HostCheck
 from alignup.web.served_connection import ServedConnection
+from alignup.web.sockets import tcp_socket
 
 _ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
 _BACKLOG = 512  #: connections that the kernel accepts for us
@@ -153,6 +155,14 @@ async def serve_app(
         await server.stop()
 
 
+@asynccontextmanager
+async def serve_tcp(app: ASGIApp, listen: tuple[str, int], *, names: tuple[str, ...]) -> AsyncIterator[None]:
+    """Serve *app* on a host and port inside the context; *names* are those by which clients call this program."""
+    with tcp_socket(listen[1], listen[0]) as listener:
+        async with serve_app(app, listener, stopping=asyncio.Event(), limits=ServerLimits(names=(*names, listen[0]))):
+            yield
+
+
 class _Server:
     """Accepts connections, one in each turn of the event loop.
 
@@ -183,9 +193,7 @@ class _Server:
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
-        for task in self._handshakes:
-            task.cancel()
-        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        await cancel_tasks(self._handshakes)
         self._listener.close()
         for connection in tuple(self._open):
             connection.close_when_idle()

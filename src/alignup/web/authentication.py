@@ -35,8 +35,8 @@ class Sessions:
     """The sign-in codes and sessions of browsers; *now* returns a monotonic time.
 
     A sign-in link, valid once and for a few minutes, becomes a cookie. Everything is in memory: after a restart,
-    browsers sign in again. Only hashes are kept. ``base_url`` is where browsers find the pages, or empty if that is
-    nowhere; the program sets it.
+    browsers sign in again. Only hashes are kept. The program sets ``base_url``, where browsers find the pages; empty:
+    there are none.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:

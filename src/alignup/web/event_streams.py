@@ -160,7 +160,7 @@ class EventStreams:
     """The event streams of a program, of which there are at most *limit* at a time.
 
     Streams end when *stopping* is set. ``Last-Event-ID`` is ignored because events are not stored: after a reconnect,
-    clients list again what they show. *heartbeat* is how many seconds a stream is silent before it sends a comment.
+    clients list again what they show. A stream that is silent for *heartbeat* seconds sends a comment.
     """
 
     def __init__(self, source: EventSource, *, limit: int, heartbeat: float, stopping: asyncio.Event) -> None:

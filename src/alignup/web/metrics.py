@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from alignup.web.paging import gather_items
-from alignup.web.responses import HEADERS, internal_error
+from alignup.web.responses import HEADERS, make_app
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -108,12 +108,7 @@ def health_app(
     registry: CollectorRegistry, *, readiness: Problems, liveness: Problems = tuple, warnings: Problems = tuple
 ) -> Starlette:
     """Build an application for probes and Prometheus only."""
-    app = Starlette(
-        routes=health_routes(registry, readiness=readiness, liveness=liveness, warnings=warnings),
-        exception_handlers={Exception: internal_error},
-    )
-    app.router.redirect_slashes = False
-    return app
+    return make_app(health_routes(registry, readiness=readiness, liveness=liveness, warnings=warnings))
 
 
 def _probe(problems: tuple[str, ...], warnings: tuple[str, ...] = ()) -> Response:

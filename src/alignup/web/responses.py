@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.documents import codec
@@ -107,6 +109,13 @@ def list_response(document: object, items: Sequence[bytes]) -> Response:
     """Return *document*, whose first field is an empty list, with the encoded *items* in that list."""
     content = codec.encode(document).replace(b"[]", b"[%b]" % b",".join(items), 1) + b"\n"
     return Response(content, media_type=JSON, headers=HEADERS)
+
+
+def make_app(routes: Sequence[BaseRoute], handlers: Mapping[Any, Any] | None = None) -> Starlette:
+    """Build an application; *handlers* are responses to statuses and errors, beside the one to internal errors."""
+    app = Starlette(routes=routes, exception_handlers={Exception: internal_error, **(handlers or {})})
+    app.router.redirect_slashes = False
+    return app
 
 
 async def wrong_method(request: Request, _error: Exception) -> Response:

@@ -672,7 +672,7 @@ def test_files_in_a_directory_restore_the_host(tmp_path):
     original.admit(pod("a", gpu="1"))
 
     write_state_files(tmp_path, export_ledger(original), gates=original.settings.gates)
-    files = read_state_files(tmp_path, gates=original.settings.gates, cpu_policy="static", memory_policy="Static")
+    files = read_state_files(tmp_path, gates=original.settings.gates)
     restored = restore_ledger(host(), files, [pod("a", gpu="1")])
 
     assert (restored.gaps, restored.unknown) == ((), ())

@@ -432,15 +432,6 @@ def test_the_device_file_may_be_beside_the_others(tmp_path):
     assert read_state_files(tmp_path, gates=NO_GATES).devices == DEVICES
 
 
-def test_policies_are_checked_if_they_are_given(tmp_path):
-    write_state_files(tmp_path, KubeletFiles(cpu=CPU, memory=MEMORY), gates=NO_GATES)
-
-    files = read_state_files(tmp_path, gates=NO_GATES, cpu_policy="none", memory_policy="None")
-
-    assert (files.cpu, files.memory) == (None, None)
-    assert ['configured policy "' in problem.message for problem in files.problems] == [True, True]
-
-
 @pytest.mark.parametrize("folder", ["", "nowhere"], ids=["an empty directory", "no directory"])
 def test_a_directory_without_state_files_is_an_error(tmp_path, folder):
     with pytest.raises(FileError):

@@ -527,7 +527,7 @@ class _Remainder:
         return ()
 
     def richest(self) -> Indexes:
-        """Return as many of the richest nodes as there are groups, or all with a whole group."""
+        """Return the nodes with the most CPUs: as many as there are groups, or all nodes that have a whole group."""
         able = [index for index, size in enumerate(self._left) if size >= self._group]
         return tuple(sorted(sorted(able, key=lambda index: -self._left[index])[: self._groups]))
 

@@ -40,12 +40,6 @@ def pair_score(links: Iterable[str]) -> int:
     )
 
 
-def pair_scores(links: Sequence[Sequence[Sequence[str]]]) -> PairScores:
-    """Return the scores of a table of links; the list of the GPU that comes first counts."""
-    ids = range(len(links))
-    return [[pair_score(links[a][b]) if len(links[a][b]) == len(links[b][a]) else None for b in ids] for a in ids]
-
-
 def count_partitions(available: int, size: int) -> int:
     """Return the number of partitions that the plugin compares."""
     rest = available % size

@@ -1,7 +1,7 @@
 """Which devices a device plugin prefers (GetPreferredAllocation), by the rule of its vendor.
 
-A rule is known by the resource name, or by the configuration. Where a rule needs links between devices that the machine
-does not tell, any choice is possible. Plugins without a rule may prefer anything.
+A rule is known by the resource name, or by the configuration. Where a rule needs links between devices that are not
+known of the machine, any choice is possible. Plugins without a rule may prefer anything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

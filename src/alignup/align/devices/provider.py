@@ -6,8 +6,8 @@ send, and nothing is allocated. An answer is valid only for exactly the request 
 
 Devices near the chosen nodes come first, but others are allocated if they do not suffice: alignment depends on the
 hints alone. Where the kubelet chooses at random, the lowest device ids in natural order are taken, or a *chooser* gets
-all possible choices and takes one. A host that acts itself takes devices that are near each other, if its *machine* can
-tell, and rejects pods whose demands on the locality of devices it cannot satisfy.
+all possible choices and takes one. A host that acts itself takes devices that are near each other, if its *machine* has
+their locality, and rejects pods whose demands on the locality of devices it cannot satisfy.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -230,7 +230,7 @@ class DeviceProvider(Provider[DeviceLedger]):
 def _choose_near(
     ledger: DeviceLedger, pod: Pod, requests: Sequence[DeviceRequest], *, affinity: NodeSet | None, locality: Locality
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return devices by resource that are near each other, as far as the machine can tell.
+    """Return devices by resource that are near each other, as far as the machine has their locality.
 
     ``ProviderError`` if no choice satisfies the demands of the pod.
     """

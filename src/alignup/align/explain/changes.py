@@ -145,10 +145,7 @@ class Eviction:
     alternatives: tuple[tuple[str, ...], ...] = ()  #: for each pod, the others that could go instead
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
-        rest = copy(host)
-        for uid in self.pods:
-            rest.release(uid)
-        return rest, pod
+        return host.without_pods(self.pods), pod
 
     def describe(self, ledger: Ledger) -> str:
         count = sum(map(len, self.alternatives))

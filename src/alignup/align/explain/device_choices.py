@@ -1,7 +1,7 @@
 """What the choice of devices means below the NUMA node: how near the GPUs of a container, and its GPU and NIC, are.
 
 GPUs are *connected* if each two are linked (NVLink, NVSwitch, XGMI) or below one PCIe switch or several. GPU and NIC
-are *paired* if each GPU has a NIC below the same root complex. Nothing is said where the machine cannot tell.
+are *paired* if each GPU has a NIC below the same root complex. Nothing is said where the locality is unknown.
 """
 
 import random

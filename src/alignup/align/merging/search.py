@@ -40,11 +40,11 @@ class BudgetExceededError(Exception):
 class WorkBudget:
     """Work still allowed, in steps of about a microsecond."""
 
-    left: int
+    remaining: int
 
     def spend(self, steps: int = 1) -> None:
-        self.left -= steps
-        if self.left < 0:
+        self.remaining -= steps
+        if self.remaining < 0:
             raise BudgetExceededError
 
 

@@ -1,4 +1,4 @@
-"""HostStates as reports that placement works with. What was read of a node is kept: its next report costs what changed.
+"""HostStates as reports for placement. What was read of a node is kept, so its next report costs what changed.
 
 A pod whose text is the same as in the last report is the same object in the next ledger. The parts that are rarely
 different (the machine and the configuration, the devices of plugins, those of claims) are decoded only when their text
@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from hashlib import blake2b
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
@@ -37,7 +36,7 @@ from alignup.align.release import NEWEST, Release, find_release
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.documents.codec import parse_or_none
+from alignup.documents.codec import decoder, parse_or_none
 from alignup.documents.host_state import schema
 from alignup.documents.host_state.schema import (
     ClaimDeviceGroup,
@@ -88,7 +87,7 @@ class _IdleHost(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """What was read of a node, each part with what it was made of."""
+    """What was read of a node: each part with the text or number that it was read from."""
 
     generation: Hashable = None  #: of the machine and the configuration; ``None``: they have no number
     host: Host | None = None  #: without pods and devices; nodes with the same machine and configuration share it
@@ -234,14 +233,9 @@ class HostStateReader:
         return part
 
 
-@cache
-def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type that msgspec decodes
-    return msgspec.json.Decoder(type_)
-
-
 def _decode(text: bytes | Raw, type_: type[_T], name: str) -> _T:
     try:
-        decoded: _T = _decoder(type_).decode(text)  # type: ignore[arg-type]  # types are hashable
+        decoded: _T = decoder(type_).decode(text)  # type: ignore[arg-type]  # types are hashable
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"{name}: {error}") from None
     return decoded

@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 import structlog
 
+from alignup.documents.codec import decoder
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.errors import GoneError, NotFoundError, UnreadableError, status_error
 from alignup.kubernetes.api.objects import ApiPod, Metadata, ObjectMeta, PartialObject
@@ -101,11 +101,6 @@ class _Page(msgspec.Struct, Generic[_T], frozen=True):
 class _RawEvent(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
-
-
-@cache
-def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type that msgspec decodes
-    return msgspec.json.Decoder(type_)
 
 
 class ApiClient:
@@ -243,7 +238,7 @@ class ApiClient:
     async def bind(self, ref: ObjectRef[ApiPod], host: str, *, annotations: Mapping[str, str] | None = None) -> None:
         """Assign a pod to a Kubernetes node; *annotations* are added to the pod in the same step.
 
-        :class:`ConflictError` if the pod is bound, is being deleted, has scheduling gates, or is another one.
+        :class:`ConflictError` if the pod is bound, is being deleted, has scheduling gates, or has another uid.
         """
         metadata: dict[str, object] = {"name": ref.name, "namespace": ref.namespace}
         if ref.uid:
@@ -308,13 +303,13 @@ def _delete_options(uid: str, grace_period: int | None) -> dict[str, object]:
 
 
 def _decode(body: bytes | msgspec.Raw, type_: type[_T]) -> _T:
-    decoder = _decoder(type_)  # type: ignore[arg-type]  # types are hashable
+    type_decoder = decoder(type_)  # type: ignore[arg-type]  # types are hashable
     try:
         decoded: _T
         try:
-            decoded = decoder.decode(body)
+            decoded = type_decoder.decode(body)
         except RecursionError:
-            decoded = decoder.decode(_without_deep_values(bytes(body)))
+            decoded = type_decoder.decode(_without_deep_values(bytes(body)))
     except _UNDECODABLE as error:
         raise UnreadableError(f"the API server sent an unreadable {type_.__name__}: {error}") from None
     return decoded
@@ -340,7 +335,7 @@ def _decode_page(body: bytes, resource: Resource[Object]) -> tuple[ObjectPage[Ob
     """Return the objects of a response, and the token for the next part; unreadable objects are skipped, and named."""
     unreadable: dict[ObjectKey, str] = {}
     try:
-        page = _decoder(_Page[resource.type]).decode(body)  # type: ignore[name-defined]
+        page = decoder(_Page[resource.type]).decode(body)  # type: ignore[name-defined]
         items = page.items or ()
     except _UNDECODABLE:
         page = _decode(body, _Page[msgspec.Raw])
@@ -355,7 +350,7 @@ def _decode_object(item: msgspec.Raw, resource: Resource[Object]) -> tuple[Objec
     problem = "nested too deeply"
     if _CUT not in bytes(item):
         try:
-            obj: Object = _decoder(resource.type).decode(item)
+            obj: Object = decoder(resource.type).decode(item)
         except _UNDECODABLE as error:
             problem = str(error)
         else:

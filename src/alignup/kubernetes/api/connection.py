@@ -308,7 +308,7 @@ class Connection:
             yield chunk
 
     def _finish(self, response: aiohttp.ClientResponse) -> None:
-        """Close a response; its connection is used again only if all of it was received, and else ends at once."""
+        """Close a response. Its connection is used again if all of the response was received, and ends otherwise."""
         self._responses.discard(response)
         if response.connection is not None and response.connection.transport is not None:
             response.connection.transport.abort()  # TLS would wait for the other side

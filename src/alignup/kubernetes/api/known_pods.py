@@ -94,7 +94,7 @@ def plain_pod(pod: ApiPod, *, uid: str = "") -> Pod:
 
 
 def kubelet_uid(pod: ApiPod, others: Container[str] = ()) -> str:
-    """Return the uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has.
+    """Return the uid that the kubelet uses. For a mirror pod, it is the uid of the static pod that it mirrors.
 
     *others*: the uids of all pods of the API server. Anyone who may create pods can write the annotations of a mirror
     pod; a real one belongs to its Node, and its uid to no pod of the API server.

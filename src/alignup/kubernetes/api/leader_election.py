@@ -16,6 +16,7 @@ from alignup.kubernetes.api.client import ApiClient
 from alignup.kubernetes.api.errors import ApiError, ConflictError
 from alignup.kubernetes.api.objects import Lease, LeaseSpec
 from alignup.kubernetes.api.resource import LEASES, ObjectRef
+from alignup.tasks import cancel_tasks
 
 _log = structlog.get_logger()
 
@@ -70,9 +71,7 @@ class LeaderElection:
             renewal.result()
             return False
         finally:
-            for task in (work, renewal):
-                task.cancel()
-            await asyncio.gather(work, renewal, return_exceptions=True)
+            await cancel_tasks((work, renewal))
 
     async def _renew_until_lost(self) -> None:
         timing = self._client.timing

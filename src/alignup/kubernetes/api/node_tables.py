@@ -18,6 +18,7 @@ from alignup.kubernetes.api.known_pods import KnownPod, known_pod, kubelet_uid
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.api.resource import PODS, Query
 from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
+from alignup.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from alignup.align.claims.resource_claims import Slice
@@ -137,8 +138,7 @@ async def _running(informer: Informer[Any], ready: Coroutine[Any, Any, None]) ->
             await asyncio.wait_for(ready, _START_SECONDS)
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_tasks([task])
 
 
 def check_boot_id(node: ApiNode, host_root: Path) -> None:

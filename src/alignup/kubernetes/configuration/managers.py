@@ -125,7 +125,7 @@ def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes
 
 
 def startup_errors(
-    configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None, limit_nodes: bool = True
+    configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None
 ) -> tuple[ConfigurationError, ...]:
     """Return everything that keeps a kubelet from starting on *machine*, in the order of its startup.
 
@@ -136,7 +136,7 @@ def startup_errors(
         reservations = compute_reservations(configuration, machine)
     except ConfigurationError as error:
         return (error,)
-    errors = tuple(_manager_errors(configuration, machine.kubelet_view(), reservations, limit_nodes=limit_nodes))
+    errors = tuple(_manager_errors(configuration, machine.kubelet_view(), reservations))
     try:
         excess = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage).excess
     except ConfigurationError as error:
@@ -207,12 +207,12 @@ def compute_node_allocatable(
 
 
 def _manager_errors(
-    configuration: Configuration, view: KubeletView, reservations: NodeReservations, *, limit_nodes: bool
+    configuration: Configuration, view: KubeletView, reservations: NodeReservations
 ) -> Iterator[ConfigurationError]:
     gates = feature_gates.resolve(configuration.feature_gates, configuration.release)
     reservation = reservations.reservation
     try:
-        topology = _topology_settings(configuration, gates, limit_nodes=limit_nodes)
+        topology = _topology_settings(configuration, gates)
         topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
     except SettingsError as error:
         yield _manager_error(error, "topologyManagerPolicyOptions", StartupStage.TOPOLOGY_MANAGER, configuration)
@@ -262,7 +262,9 @@ def _memory_advice(reservations: NodeReservations, view: KubeletView) -> str:
     return f"set reservedMemory: [{', '.join(nodes)}]"
 
 
-def _topology_settings(configuration: Configuration, gates: FeatureGates, *, limit_nodes: bool) -> TopologySettings:
+def _topology_settings(
+    configuration: Configuration, gates: FeatureGates, *, limit_nodes: bool = True
+) -> TopologySettings:
     return TopologySettings.parse(
         configuration.topology_manager_policy,
         configuration.topology_manager_scope,

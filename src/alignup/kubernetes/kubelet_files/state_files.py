@@ -578,19 +578,17 @@ def state_file_paths(directory: Path) -> dict[str, Path]:
     }
 
 
-def read_state_files(  # noqa: PLR0913 - all but the first are optional
+def read_state_files(
     directory: Path,
     *,
     gates: FeatureGates,
-    cpu_policy: str | None = None,
-    memory_policy: str | None = None,
     devices_optional: bool = False,
     cache: KnownFiles | None = None,
 ) -> KubeletFiles:
     """Read the three files about resources; a missing file is a gap, and an unusable one a problem, not an error.
 
-    Policies are checked if they are given. With *devices_optional* a missing file of devices is not a gap. Files
-    whose contents are in *cache* are not decoded again.
+    With *devices_optional* a missing file of devices is not a gap. Files whose contents are in *cache* are not decoded
+    again.
     ``FileError`` if the directory does not exist or has none of the files.
     """
     if not directory.is_dir():
@@ -598,8 +596,8 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
     states: dict[str, Any] = {}
     problems, gaps, missing = [], [], 0
     kinds: tuple[tuple[str, Any, str], ...] = (
-        ("cpu", partial(parse_cpu_state, configured_policy=cpu_policy, gates=gates), "the CPUs in use are"),
-        ("memory", partial(parse_memory_state, configured_policy=memory_policy, gates=gates), "the memory in use is"),
+        ("cpu", partial(parse_cpu_state, configured_policy=None, gates=gates), "the CPUs in use are"),
+        ("memory", partial(parse_memory_state, configured_policy=None, gates=gates), "the memory in use is"),
         ("devices", parse_device_state, "the devices are"),
     )
     for (kind, parse, content), path in zip(kinds, state_file_paths(directory).values(), strict=True):
@@ -620,7 +618,7 @@ def read_state_files(  # noqa: PLR0913 - all but the first are optional
 
 
 def decode_once(parse: Callable[..., T], text: bytes, path: Path, cache: KnownFiles | None) -> T:
-    """Return what *parse* makes of a file, or what it was decoded to before, if *cache* has the same text."""
+    """Return what *parse* makes of the text of a file, or the entry of *cache* with the same text."""
     entry = cache.get(path) if cache else None
     if entry is not None and entry[0] == text:
         state: T = entry[1]

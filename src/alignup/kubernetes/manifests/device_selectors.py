@@ -2,8 +2,8 @@
 
 As in Kubernetes, attributes of a domain that the device does not have are an empty map.
 
-An API server refuses selectors that cost too much time or memory. Nobody has checked those of a file, so
-:class:`FileSelectors` evaluates them in a process with limits, except for those that repeat and enlarge nothing.
+An API server refuses selectors that cost too much time or memory. Selectors in a file are not checked, so
+:class:`FileSelectors` evaluates them in a process with limits, unless nothing in them repeats or enlarges a value.
 """
 
 import json
@@ -151,7 +151,7 @@ def _is_simple(expression: str) -> bool:
 
 
 def select(expression: str, device: SliceDevice) -> bool:
-    """Return whether *expression* selects *device*; ``SelectorError`` if that is not known."""
+    """Return whether *expression* selects *device*; ``SelectorError`` if that cannot be evaluated."""
     return _evaluate(expression, _variables(device, _domains(expression)), str(device.id))
 
 

@@ -129,7 +129,7 @@ def _counts(steps: Sequence[_Step]) -> dict[str, int]:
 
 
 def _label(steps: Sequence[_Step]) -> str:
-    """Return what tells a template from others: the innermost name of a list item, or key that is not a usual one."""
+    """Return the label of a template among others: the innermost name of a list item, or unusual key, on its path."""
     for _, _, step in reversed(steps):
         if step.startswith("="):
             return step[1:]

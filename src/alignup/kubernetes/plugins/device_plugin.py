@@ -71,7 +71,7 @@ class DevicePlugin:
         return self._devices
 
     def set_devices(self, devices: Iterable[Device]) -> None:
-        """Report other devices, or other health; nothing is sent if all is as before."""
+        """Report other devices, or other health; nothing is sent if nothing changed."""
         new_devices = tuple(devices)
         if new_devices != self._devices:
             self._devices = new_devices

@@ -36,6 +36,7 @@ from alignup.kubernetes.plugins.resources import (
     PluginStopped,
     ResourceStatus,
 )
+from alignup.tasks import cancel_tasks
 from alignup.wire import device_plugin_pb2 as wire
 
 SOCKET = "kubelet.sock"
@@ -176,9 +177,7 @@ class DevicePluginManager:
 
     async def _disconnect_all(self) -> None:
         tasks = self._watchers | self._closing
-        for task in tasks.values():
-            task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        await cancel_tasks(tasks.values())
         for endpoint in tasks:
             await endpoint.close()
 

@@ -21,6 +21,7 @@ import structlog
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
 from alignup.kubernetes.plugins.endpoint import Endpoint
+from alignup.tasks import cancel_tasks
 
 _log = structlog.get_logger()
 
@@ -222,9 +223,7 @@ class ChangeNotifier:
 
     async def close(self) -> None:
         tasks = tuple(self.tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(tasks)
 
     async def _synchronize(self, resource: str) -> None:
         try:

@@ -123,9 +123,11 @@ def apply(live: Document | None, applied: Document, *, manager: str, force: bool
 def own_changes(old: Document, new: Document, *, manager: str) -> Document:
     """Return *new* with the fields that an update has changed owned by *manager*."""
     owners = owned_fields(old)
-    before, after = dict(_leaves(old)), dict(_leaves(new))
-    changed_paths = {path for path, value in after.items() if _ownable(path) and before.get(path, _leaves) != value}
-    removed_paths = before.keys() - after.keys()
+    old_values, new_values = dict(_leaves(old)), dict(_leaves(new))
+    changed_paths = {
+        path for path, value in new_values.items() if _ownable(path) and old_values.get(path, _leaves) != value
+    }
+    removed_paths = old_values.keys() - new_values.keys()
     for owner, paths in owners.items():
         owners[owner] = {
             path for path in paths - removed_paths if not any(_overlap(path, change) for change in changed_paths)
