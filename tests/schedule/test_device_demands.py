@@ -13,7 +13,6 @@ from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
 from alignup.placement.scheduling.node_offers import NO_NEAR_DEVICES
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.cluster_snapshot import build_view
-from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.testing.replay import replay
 from tests.align.hosts import pod
@@ -23,7 +22,7 @@ from tests.observe.kubelets import SimulatedKubelet
 from tests.placement.located_hosts import GPU, GPU_CLASS, device_pod, located_machine
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.located_kubelets import located_kubelet
-from tests.schedule.test_extender import bound, filtered, occupy
+from tests.schedule.test_extender import bound, create, filtered, occupy
 from tests.schedule.test_kueue_checks import checks, clock, kueue  # noqa: F401 - fixtures
 from tests.schedule.test_wake_up import woken
 
@@ -57,8 +56,7 @@ async def test_only_nodes_with_near_devices_are_offered(http, nodes, service):
 async def test_a_binding_checks_the_demand_again(http, nodes, service):
     await locate(nodes, service, "a")
     occupy(nodes, "a", device_pod("taken"))
-    nodes.create(demanding("x"))
-    await until(lambda: service.live.find_pod("default", "x"))
+    await create(nodes, service, demanding("x"))
     await until(lambda: "taken" in service.live.cluster.record("a").ledger.pods)
     assert (await filtered(http, demanding("x"), names=["a"]))["NodeNames"] == ["a"]
     nodes.server.remove("pods", "taken")  # now one GPU of each switch may be chosen
@@ -71,8 +69,7 @@ async def test_a_binding_checks_the_demand_again(http, nodes, service):
 
 
 async def test_a_pod_with_a_wrong_demand_waits_with_an_event(http, nodes, service):
-    nodes.create(demanding("x", demand="near"))
-    await until(lambda: service.live.find_pod("default", "x"))
+    await create(nodes, service, demanding("x", demand="near"))
 
     answer = await filtered(http, demanding("x", demand="near"))
 
@@ -92,8 +89,7 @@ async def test_nodes_that_are_not_observed_are_not_offered(http, nodes, service)
 
 async def test_the_answer_of_a_node_names_devices(http, nodes, service):
     await locate(nodes, service, "a", flat=True)
-    nodes.create(demanding("x"))
-    await until(lambda: service.live.find_pod("default", "x"))
+    await create(nodes, service, demanding("x"))
 
     rows = (await http.get("/v1/explain/default/x")).json()["nodes"]
 
@@ -105,8 +101,7 @@ async def test_the_answer_of_a_node_names_devices(http, nodes, service):
 async def test_a_waiting_pod_is_woken_up_when_near_devices_come(http, nodes, service):
     await locate(nodes, service, "a")
     await locate(nodes, service, "b")
-    nodes.create(demanding("x"))
-    await until(lambda: service.live.find_pod("default", "x"))
+    await create(nodes, service, demanding("x"))
     assert (await filtered(http, demanding("x")))["NodeNames"] == []
 
     await locate(nodes, service, "b", switches=1, gpus=4)
@@ -131,10 +126,9 @@ async def test_a_workload_of_kueue_is_ready_only_with_near_devices(kueue, checks
     await until(lambda: kueue.state("gang") == "Ready")
 
 
-async def test_rules_of_plugins_hold_for_all_nodes(client, nodes, follow, tmp_path):
-    live = LiveCluster(client, options=LiveClusterOptions(plugin_rules={GPU: PluginRule.NVIDIA}, record=tmp_path))
-    follow(live.run())
-    await live.ready.wait()
+async def test_rules_of_plugins_hold_for_all_nodes(start_live, nodes, tmp_path):
+    options = LiveClusterOptions(plugin_rules={GPU: PluginRule.NVIDIA}, record=tmp_path)
+    live = await start_live(options=options)
     await locate(nodes, live, "a")
 
     assert live.verdict(demanding("x", demand="nvlink"), "a").admits
@@ -210,8 +204,7 @@ async def test_a_binding_is_refused_if_the_devices_of_a_claim_are_far(http, node
     asked = claiming_near(preference="ignore")
     document = api_pod(asked, phase="Pending")
     document["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "x-gpu"}]
-    nodes.server.put(document)
-    await until(lambda: service.live.find_pod("default", "x"))
+    await create(nodes, service, document)
     nodes.server.put(claim("x-gpu", ["gpu-0", "gpu-4"], "b", count=2))
 
     problem = await bound(http, asked, "b")

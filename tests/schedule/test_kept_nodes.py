@@ -13,7 +13,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice
-from tests.schedule.test_extender import PLAIN, WIDE, bound, filtered, post
+from tests.schedule.test_extender import PLAIN, WIDE, bound, create, filtered, post
 from tests.schedule.test_wake_up import woken
 
 pytestmark = pytest.mark.anyio
@@ -52,8 +52,7 @@ async def place(http, nodes, service, asked, names="a"):
     if not answer["NodeNames"]:
         return False
     (host,) = answer["NodeNames"]
-    nodes.create(asked)
-    await until(lambda: service.live.find_pod("default", asked.name))
+    await create(nodes, service, asked)
     assert await bound(http, asked, host) == ""
     nodes.admit(host, asked)
     await until(lambda: asked.uid in service.live.cluster.record(host).ledger.pods)

@@ -17,10 +17,10 @@ from alignup.schedule.object_events import EVENTS
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.html_reader import HtmlReader
 from tests.observe.api_objects import api_pod, served
 from tests.schedule.gang_objects import SERVED_GROUPS, member
 from tests.schedule.test_kept_nodes import UNSCHEDULABLE
+from tests.schedule.test_pages import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -70,10 +70,6 @@ def wait_for_room(nodes, waiting, **spec):
     document = api_pod(waiting, phase="Pending", **spec)
     document["metadata"] |= {"creationTimestamp": "2026-11-16T00:00:00Z"}
     nodes.server.put({**document, "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}})
-
-
-def text_of(response) -> str:
-    return re.sub(r"\s+", " ", HtmlReader(response.text).text)
 
 
 # Proposals

@@ -24,7 +24,7 @@ from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, overflowing_pod
-from tests.schedule.test_extender import JSON, OTHER, WIDE, bound, filtered, occupy
+from tests.schedule.test_extender import JSON, OTHER, WIDE, bound, create, filtered, occupy
 
 pytestmark = pytest.mark.anyio
 
@@ -62,8 +62,7 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
     await until(lambda: first.leading)
     follow(second.run())
     await second.live.ready.wait()
-    nodes.create(WIDE)
-    await until(lambda: first.live.find_pod("default", "wide"))
+    await create(nodes, first, WIDE)
     nodes.server.inject(ApiFault(delay=0.8), verb="create", resource="pods")
     app = schedule_app(first)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
@@ -124,8 +123,7 @@ async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
 async def test_an_invalid_pod_cannot_be_explained(http, nodes, service):
     document = api_pod(WIDE)
     document["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "many"
-    nodes.server.put(document)
-    await until(lambda: service.live.find_pod("default", "wide"))
+    await create(nodes, service, document)
 
     assert (await http.get("/v1/explain/default/wide")).status_code == 422
 
@@ -359,10 +357,8 @@ async def test_a_pod_that_cannot_be_read_stops_no_answer(http, nodes, service):
     assert (await http.get("/pods/default/huge")).status_code in {200, 422}
 
 
-async def test_a_service_without_the_extender_answers_no_scheduler_in_words(nodes, client, follow):
-    service = ScheduleService(client, serves_extender=False)
-    follow(service.run())
-    await until(lambda: service.leading)
+async def test_a_service_without_the_extender_answers_no_scheduler_in_words(nodes, start_service):
+    service = await start_service(serves_extender=False)
     app = schedule_app(service)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
         answer = await http.post("/v1/extender/filter", json={})
