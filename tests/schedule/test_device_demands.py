@@ -11,7 +11,6 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
 from alignup.placement.scheduling.node_offers import NO_NEAR_DEVICES
-from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.cluster_snapshot import build_view
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.testing.replay import replay
@@ -24,12 +23,10 @@ from tests.schedule.claim_objects import claim, claiming, device_class, resource
 from tests.schedule.located_kubelets import located_kubelet
 from tests.schedule.test_extender import bound, create, filtered, occupy
 from tests.schedule.test_kueue_checks import checks, clock, kueue  # noqa: F401 - fixtures
-from tests.schedule.test_wake_up import woken
 
 pytestmark = pytest.mark.anyio
 
 NOT_NEAR = "the kubelet may choose devices that are not same-switch"
-WRONG = f'metadata.annotations[{DEVICES_ANNOTATION}]: "near" is no locality of devices; supported: '
 
 
 def demanding(name, gpus=2, demand="same-switch", **more):
@@ -66,48 +63,6 @@ async def test_a_binding_checks_the_demand_again(http, nodes, service):
 
     assert problem.startswith(f"node a does not admit the pod any more: {NOT_NEAR} (container app: gpu-0 and gpu-2 ")
     assert nodes.bound()["x"] == ""
-
-
-async def test_a_pod_with_a_wrong_demand_waits_with_an_event(http, nodes, service):
-    await create(nodes, service, demanding("x", demand="near"))
-
-    answer = await filtered(http, demanding("x", demand="near"))
-
-    assert {text[: len(WRONG)] for text in answer["FailedAndUnresolvableNodes"].values()} == {WRONG}
-    await until(lambda: nodes.server.objects("events"))
-    (event,) = nodes.server.objects("events")
-    assert (event["reason"], event["message"][: len(WRONG)]) == ("UnknownDemand", WRONG)
-
-
-async def test_nodes_that_are_not_observed_are_not_offered(http, nodes, service):
-    nodes.add("new", observed=False)
-    service.live.scheduling.offers.options = ExtenderOptions(offered=2, allow_unknown=True)
-    await until(lambda: service.live.nodes.get("new"))
-
-    assert (await filtered(http, demanding("x"), names=["new"]))["NodeNames"] == []
-
-
-async def test_the_answer_of_a_node_names_devices(http, nodes, service):
-    await locate(nodes, service, "a", flat=True)
-    await create(nodes, service, demanding("x"))
-
-    rows = (await http.get("/v1/explain/default/x")).json()["nodes"]
-
-    (row,) = [row for row in rows if row["node"] == "a"]
-    assert row["reason"] == "it is unknown whether the devices that the kubelet may choose are same-switch"
-    assert row["detail"].endswith("flat: cannot say")
-
-
-async def test_a_waiting_pod_is_woken_up_when_near_devices_come(http, nodes, service):
-    await locate(nodes, service, "a")
-    await locate(nodes, service, "b")
-    await create(nodes, service, demanding("x"))
-    assert (await filtered(http, demanding("x")))["NodeNames"] == []
-
-    await locate(nodes, service, "b", switches=1, gpus=4)
-
-    await until(lambda: woken(nodes) == ["x"])
-    assert (await filtered(http, demanding("x")))["NodeNames"] == ["b"]
 
 
 async def test_a_workload_of_kueue_is_ready_only_with_near_devices(kueue, checks, nodes, live):  # noqa: F811

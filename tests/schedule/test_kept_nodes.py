@@ -6,9 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.kubernetes.api import Timing
-from alignup.placement.scheduling.kept_nodes import ROOM_SECONDS, UNSUITABLE_SECONDS, UNUSED_SECONDS
+from alignup.placement.scheduling.kept_nodes import UNSUITABLE_SECONDS
 from alignup.placement.scheduling.options import PATIENCE_SECONDS
-from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node
@@ -142,26 +141,6 @@ async def test_the_waiting_pod_is_woken_before_others_that_the_node_admits(http,
     assert woken(nodes) == [other.name, "wide"]
 
 
-async def test_a_node_is_not_kept_for_a_pod_that_does_not_take_it(http, nodes, service, clock):
-    await keep(http, nodes, service, clock)
-    await end(nodes, service, small(1))
-    await end(nodes, service, small(2))
-    await until(lambda: service.live.verdict(WIDE, "a").admits)
-    clock[0] += CHECK_SECONDS
-
-    kept = []
-    with capture_logs() as log:
-        for _ in range(4):
-            kept.append(bool((await filtered(http, small(3, 4), names="a"))["FailedAndUnresolvableNodes"]))
-            clock[0] += ROOM_SECONDS / 2
-        clock[0] += UNUSED_SECONDS - 2 * ROOM_SECONDS
-        kept.append(bool((await filtered(http, small(3, 4), names="a"))["FailedAndUnresolvableNodes"]))
-
-    assert kept == [True, True, False, False, False]
-    (entry,) = [entry for entry in log if entry["event"] == "node no longer kept"]
-    assert (entry["pod"], entry["node"]) == ("default/wide", "a")
-
-
 @pytest.mark.parametrize(
     ("asked", "spec"),
     [
@@ -204,11 +183,14 @@ async def test_a_node_is_kept_for_a_pod_whose_devices_others_have_now(http, node
 
 async def test_a_node_is_not_kept_any_longer_when_its_pod_is_gone_or_may_not_go_there(http, nodes, service, clock):
     await keep(http, nodes, service, clock)
-    nodes.server.put(node("a", unschedulable=True))
-    await until(lambda: service.live.nodes.get("a").spec.unschedulable)
+    with capture_logs() as log:
+        nodes.server.put(node("a", unschedulable=True))
+        await until(lambda: service.live.nodes.get("a").spec.unschedulable)
     clock[0] += 10
     await filtered(http, small(3), names="b")
     assert service.numbers()["alignup_schedule_kept_nodes"][1] == 0
+    (entry,) = [entry for entry in log if entry["event"] == "node no longer kept"]
+    assert (entry["pod"], entry["node"]) == ("default/wide", "a")
 
     nodes.server.put(node("a"))
     await until(lambda: not service.live.nodes.get("a").spec.unschedulable)

@@ -39,19 +39,6 @@ async def test_only_nodes_that_place_the_pod_as_it_demands_are_offered(http, nod
     assert (await filtered(http, pod("z", cpu="3", memory="1Gi"), names=["a"]))["NodeNames"] == ["a"]
 
 
-async def test_a_binding_checks_the_demand_again(http, nodes, service):
-    await set_policy(nodes, service, "a", "none")
-    await create(nodes, service, demanding("x"))
-    assert (await filtered(http, demanding("x"), names=["a"]))["NodeNames"] == ["a"]
-    occupy(nodes, "a", pod("small", cpu="1", memory="1Gi"))
-    await until(lambda: "small" in service.live.cluster.record("a").ledger.pods)
-
-    problem = await bound(http, demanding("x"))
-
-    assert problem.startswith(f"node a does not admit the pod any more: {NOT_PLACED} (container app is on NUMA nodes")
-    assert nodes.bound()["x"] == ""
-
-
 async def test_a_pod_with_an_unknown_policy_waits_with_an_event(http, nodes, service):
     metadata = {"name": "plain", "namespace": "default", "uid": "plain", "annotations": {POLICY_ANNOTATION: "strict"}}
     plain = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": PLAIN["spec"]}

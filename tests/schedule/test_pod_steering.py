@@ -358,7 +358,7 @@ async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client
     second = await start_service()
     await until(lambda: observer.specs == [("a", "small", "1"), ("a", "", "")])
     await create(nodes, second, SMALL, NEXT)
-    set_patience(second, 0.05)
+    set_patience(second)
     assert await bind(second, NEXT, "a") == ""
     assert nodes.bound() == {"small": "", "next": "a"}
     await confirmed(second, observer, "a", "next")
