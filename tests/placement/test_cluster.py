@@ -276,14 +276,6 @@ class TestAssumedPods:
 
         assert kinds(cluster, wide) == {"a": VerdictKind.ADMITS, "b": VerdictKind.REJECTS}
 
-    def test_a_pod_assumed_on_several_hosts_is_forgotten_on_all(self):
-        cluster = cluster_of(a=make_host(), b=make_host())
-        for host in "ab":
-            cluster.assume(make_pod("either", cpu="4"), host, or_elsewhere=True)
-        cluster.forget("either")
-
-        assert kinds(cluster, make_pod("wide", cpu="4")) == dict.fromkeys("ab", VerdictKind.ADMITS)
-
     def test_a_report_can_show_one_of_several_hosts_before_the_watch_does(self):
         cluster = cluster_of(a=make_host(), b=make_host())
         either = make_pod("either", cpu="4")
@@ -545,20 +537,6 @@ class TestEndingPods:
 
         (ledger,) = cluster.record("a").states().ledgers  # type: ignore[union-attr]
         assert {uid: bits.show(ledger.cpus.owned(uid)) for uid in ledger.pods} == {"second": "4-6"}
-
-    def test_pods_that_came_and_ended_leave_nothing_behind(self):
-        cluster = cluster_of(a=make_host())
-
-        cluster.assume(make_pod("first"), "a")
-        cluster.observe(make_pod("first"), "a", PodStage.RUNNING)
-        cluster.observe(make_pod("first"), "a", PodStage.TERMINATING)
-        cluster.observe(make_pod("first"), "a", PodStage.ENDED)
-
-        record = cluster.record("a")
-        assert record
-        assert record.states().ledgers == (make_host().ledger,)
-        assert record.bindings == []
-        assert cluster.feasible(make_pod("new"))["a"].admits
 
 
 class TestReports:

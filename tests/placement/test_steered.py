@@ -151,16 +151,6 @@ class TestSteer:
         (confirmed,) = cluster.confirm(report("a", host, 2))
         assert confirmed.as_predicted
 
-    def test_an_uncertain_one_may_be_on_either(self):
-        for nodes in (NODE_1, 0):
-            host, cluster, pod = self.start()
-            verdict = cluster.steer(pod, "a", NODE_1, certain=False)
-            assert verdict is not None
-            assert [nodes_of(host, each) for each in verdict.possible_placements] == [NODE_0, NODE_1]
-            host.apply(decide_steered(host, pod, nodes))
-            (confirmed,) = cluster.confirm(report("a", host, 2))
-            assert confirmed.as_predicted
-
     def test_another_place_is_counted_with_its_cause(self):
         host, cluster, pod = self.start()
         cluster.steer(pod, "a", NODE_1, certain=True)
