@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import ParseError
 from alignup.documents.codec import convert
-from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, KueueWorkload, TopologyAssignment
+from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, TopologyAssignment
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule import schedulable_nodes
 from alignup.schedule.kueue_checks import (
@@ -454,9 +454,3 @@ class TestTopologyAssignment:
         else:
             with pytest.raises(ParseError, match="too few values"):
                 list(assignment.domains())
-
-
-def test_a_workload_of_the_api_is_read():
-    workload = convert({"metadata": {"name": "x", "namespace": "y"}, "spec": {}}, KueueWorkload)
-
-    assert workload.metadata.full_name == "y/x"

@@ -4,7 +4,6 @@ import random
 import time
 from dataclasses import replace
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 
@@ -262,24 +261,6 @@ async def test_listeners_are_told_which_nodes_changed(live, nodes):
 
     await until(lambda: len(told) > 1)
     assert told == [{"a"}, {"b"}]
-
-
-async def test_rejections_are_counted_by_cause(nodes, start_live):
-    counted = []
-    metrics = Mock(spec=ScheduleMetrics)
-    metrics.prediction = lambda *, outcome, cause: counted.append((outcome, cause))
-    live = await start_live(metrics=metrics)
-    assume(live, WIDE, "a")
-    nodes.create(WIDE, "a")
-    nodes.admit("a", WIDE)
-    await until(lambda: counted)
-    assume(live, OTHER, "b")
-    nodes.create(pod("foreign", cpu="4", memory="1Gi"), "b")  # first
-    nodes.create(OTHER, "b")
-    nodes.reject(OTHER, "b")
-
-    await until(lambda: len(counted) > 1)
-    assert counted == [("as_predicted", ""), ("rejected", "foreign_pod")]
 
 
 def with_containers(name, *requests):
