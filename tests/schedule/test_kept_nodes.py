@@ -101,18 +101,6 @@ async def keep(http, nodes, service, clock):
     assert service.numbers()["alignup_schedule_kept_nodes"][1] == 1
 
 
-async def test_a_kept_node_is_for_pods_that_fit_beside_the_waiting_one(http, nodes, service, clock):
-    await keep(http, nodes, service, clock)
-
-    answer = await filtered(http, small(3), names="a")
-    assert answer["NodeNames"] == []
-    assert answer["FailedAndUnresolvableNodes"] == {"a": KEPT}
-    assert (await filtered(http, small(4, 1), names="a"))["NodeNames"] == ["a"]
-    assert (await filtered(http, names="a"))["FailedAndUnresolvableNodes"]["a"] != KEPT  # which waits for it
-    urgent = api_pod(small(5), priority=1000)
-    assert (await filtered(http, urgent, names="a"))["NodeNames"] == ["a"]
-
-
 async def test_a_pod_that_no_kubelet_aligns_does_not_take_a_kept_node(http, nodes, service, clock):
     await keep(http, nodes, service, clock)
     burstable = {**PLAIN, "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "4"}}}]}}

@@ -119,18 +119,6 @@ async def test_a_pod_is_bound_when_its_numa_node_is_the_only_choice(http, nodes,
     assert service.metrics.registry.get_sample_value("alignup_steering_seconds_count") == 1
 
 
-async def test_pods_are_packed_by_default(http, nodes, service, steering, observer):
-    await create(nodes, service, SMALL, NEXT)
-    await bound(http, SMALL, "a")
-    await confirmed(service, observer, "a", "small")
-
-    assert await bound(http, NEXT, "a") == ""
-
-    await confirmed(service, observer, "a", "next")
-    assert observer.specs == [("a", "small", "1"), ("a", "next", "1")]
-    assert observer.numa_nodes("a", "next") == 2
-
-
 async def test_pods_without_the_request_and_nodes_without_markers_are_left_alone(
     http, nodes, service, steering, observer
 ):
@@ -528,29 +516,6 @@ async def test_cpus_and_memory_come_beside_the_devices_of_claims(
     assert observer.numa_nodes("a", "asked") == numa_node
     name = "alignup_claimed_pods_total"
     assert service.metrics.registry.get_sample_value(name, {"alignment": "aligned"}) == 1
-
-
-async def test_many_pods_one_after_the_other_are_all_where_they_were_steered(nodes, observer, start_service):
-    """Forty pods on four nodes; each ends after its admission, so that there is always room."""
-    made = await start_service(live=LiveClusterOptions(max_unconfirmed=2))
-    set_patience(made)
-    for name in "cd":
-        add_marked_node(nodes, name)
-    await until(lambda: made.live.steering_instructions.synced)
-    for number in range(40):
-        name, wanted = "abcd"[number % 4], str(number // 4 % 2)
-        asked = marked(pod(f"p{number}", cpu="2", memory="1Gi", annotations={NUMA_ANNOTATION: wanted}))
-        await until(partial(can_steer, made, asked, name))
-        await create(nodes, made, asked)
-        assert await bind(made, asked, name) == ""
-        await confirmed(made, observer, name, asked.uid)
-        assert observer.numa_nodes(name, asked.uid) == 1 << int(wanted)
-        nodes.kubelets[name].end(asked.uid)
-        nodes.server.remove("pods", asked.name)
-        nodes.kubelets[name].host.release(asked.uid)
-        nodes.kubelets[name].ended.clear()
-        nodes.report(name)
-    assert (counted(made, "ready"), predictions(made, "as_predicted")) == (40, 40)
 
 
 async def test_explanations_say_where_a_pod_is_steered_to_and_why(http, nodes, service, steering, observer):

@@ -149,34 +149,12 @@ async def test_without_rights_a_pod_is_released_to_all_nodes_that_admit_it(clust
     assert set(released_to(cluster, "p")) == {"a", "b"}
 
 
-async def test_a_shared_claim_brings_pods_together(cluster, controller, live, served):
-    await put_slices(served, live, a=(0,), b=(0,))
-    served.put(claim("shared"))
-    for name in "pqr":
-        cluster.gate(claiming(pod(name, cpu="1"), claim="shared"))
-    await until(lambda: all(cluster.bound().get(name) for name in "pqr"))
-    assert len({cluster.bound()[name] for name in "pqr"}) == 1
-
-
 async def test_a_pod_waits_for_its_claim_and_is_released_when_it_comes(cluster, controller, live, served, clock):
     await put_slices(served, live, a=(0, 1))
     cluster.gate(claiming(pod("p"), claim="late"))
     assert "ResourceClaim default/late is not known" in await explained(cluster, controller, clock)
     served.put(claim("late"))
     await until(lambda: cluster.bound().get("p") == "a")
-
-
-async def test_pods_wait_for_devices_and_get_them_one_after_the_other(cluster, controller, live, served):
-    await put_slices(served, live, a=(1,), b=(1,))
-    for number in range(4):
-        cluster.gate(claiming(pod(f"p{number}", cpu="1")))
-    await until(lambda: sum(map(bool, cluster.bound().values())) == 2)
-    await until(lambda: controller.gate.queue.blocked and not controller.gate.releases)
-    for name in [name for name, host in cluster.bound().items() if host]:
-        cluster.finish(name)
-    await until(lambda: sum(map(bool, cluster.bound().values())) == 2)
-    assert cluster.rejected == []
-    assert sorted(host for host in cluster.bound().values()) == ["a", "b"]
 
 
 async def test_an_extended_resource_of_a_class_is_no_shortage(cluster, controller, live, served):

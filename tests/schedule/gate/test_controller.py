@@ -8,7 +8,7 @@ import pytest
 from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.scheduling.events import NodesAsked, TimePassed
+from alignup.placement.scheduling.events import TimePassed
 from alignup.placement.scheduling.facts import FIRST, PodFacts, WaitState
 from alignup.placement.scheduling.options import GateOptions
 from alignup.placement.scheduling.releases import AvoidedNodes, ReleasePhase
@@ -472,21 +472,15 @@ async def test_while_the_scheduler_does_not_answer_a_namespace_gets_a_release_at
     assert cluster.rejected == []
 
 
-@pytest.fixture
-async def kept_node(cluster, controller, clock):
-    """Node ``a`` alone, full: 3 CPUs of ``left`` on NUMA node 0, 2 of ``right`` on node 1; ``wide`` has waited long."""
+async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, controller, clock):
+    """The 2 CPUs that are free on ``a`` are on the only NUMA node with room for the pod that waits."""
     cluster.change("b", unschedulable=True)
     await settle()
-    for name, cpus in (("left", "3"), ("right", "2")):
+    for name, cpus in (("left", "3"), ("right", "2")):  # on NUMA node 0, on node 1
         cluster.gate(pod(name, cpu=cpus, memory="1Gi"))
         await bound(cluster, name)
     cluster.gate(WIDE, created="2026-11-16T01:00:00Z")
     await wait_for_kept_node(controller, clock)
-
-
-@pytest.mark.usefixtures("kept_node")
-async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, controller, clock):
-    """The 2 CPUs that are free are on the only NUMA node with room for the pod that waits."""
     cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
     await until(lambda: len(list(controller.gate.queue.heads(blocked=True))) == 2)
     clock.advance(2, controller)
@@ -497,43 +491,6 @@ async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, c
     cluster.finish("right")
     await bound(cluster, "wide")
     assert cluster.bound()["late"] == ""
-
-
-@pytest.mark.usefixtures("kept_node")
-async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, controller):
-    cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
-    await until(lambda: len(list(controller.gate.queue.heads(blocked=True))) == 2)
-
-    cluster.finish("left")
-    await bound(cluster, "late")
-    assert cluster.bound()["wide"] == ""
-    assert len(controller.kept_nodes) == 1
-    cluster.finish("right")
-    await bound(cluster, "wide")
-    assert cluster.rejected == []
-
-
-@pytest.mark.parametrize(
-    ("requests", "spec"),
-    [
-        pytest.param({LICENSE: "1"}, {}, id="no node has the resource"),
-        pytest.param({"cpu": "4", "memory": "32Gi"}, {}, id="more than is allocatable"),
-        pytest.param({}, {"nodeSelector": {"disk": "ssd"}}, id="no node has the label"),
-        pytest.param({}, {"nodeSelector": {"zone": "x"}}, id="a taint"),
-    ],
-)
-async def test_no_node_is_kept_for_a_pod_that_could_not_run_there(cluster, controller, clock, requests, spec):
-    """The kubelets alone would admit it: they know nothing of licenses, selectors and taints."""
-    cluster.add("c", labels={"zone": "x"}, taints=[{"key": "dedicated", "effect": "NoSchedule"}])
-    cluster.gate(pod("odd", None, **{"cpu": "4", "memory": "1Gi", **requests}), **spec)
-    await blocked(controller)
-    clock.advance(61, controller)
-    await settle()
-
-    assert len(controller.kept_nodes) == 0
-    for created in (OTHER, THIRD):
-        cluster.gate(created, created="2026-11-16T02:00:00Z")
-    await until(lambda: cluster.bound() == {"odd": "", "other": "a", "third": "b"})
 
 
 async def test_the_node_that_is_kept_has_what_the_pod_needs(cluster, controller, clock):
@@ -549,30 +506,6 @@ async def test_the_node_that_is_kept_has_what_the_pod_needs(cluster, controller,
     assert controller.kept_nodes.describe("b") == "kept for default/licensed, which has waited longer"
     cluster.finish("wide")
     await until(lambda: cluster.bound() == {"licensed": "b"})
-
-
-async def test_a_node_kept_for_a_pod_of_the_extender_does_not_go_to_the_next_gated_pod(
-    cluster, live, controller, clock
-):
-    """One node, full but for 2 CPUs of the only NUMA node with room for the pod that its scheduler cannot place."""
-    cluster.change("b", unschedulable=True)
-    for name, cpus in (("left", "3"), ("right", "2")):
-        cluster.gate(pod(name, cpu=cpus, memory="1Gi"))
-        await bound(cluster, name)
-    live.scheduling.kept_nodes.patience[WaitState.UNSCHEDULABLE] = 60.0
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    document = api_pod(WIDE, phase="Pending")
-    document["metadata"] |= {"creationTimestamp": "2026-11-16T01:00:00Z"}
-    cluster.server.put({**document, "status": {"phase": "Pending", "conditions": [condition]}})
-    cluster.paused.add("wide")  # the scheduler waits until it is woken
-    await until(lambda: live.find_pod("default", "wide"))
-    clock.now += 120
-    live.schedule(NodesAsked(live.facts(live.find_pod("default", "wide")), ("a",)))
-    assert live.scheduling.kept_nodes.describe("a") == "kept for default/wide, which has waited longer"
-
-    cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
-    await blocked(controller)
-    assert "late" in cluster.gates()
 
 
 async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(cluster, controller, clock):

@@ -80,22 +80,6 @@ async def test_a_gang_waits_as_a_whole_and_is_released_when_there_is_room(cluste
     assert cluster.rejected == []
 
 
-async def test_of_two_gangs_that_fit_only_one_at_a_time_the_other_waits(cluster, controller):
-    first, second = gang(4, group="first"), gang(4, group="second")
-    for pair in zip(first, second, strict=True):
-        for each in pair:
-            cluster.gate(each)
-    await until(lambda: 4 in {len(bound(cluster, first)), len(bound(cluster, second))})
-    await settle()
-    winner, loser = (first, second) if bound(cluster, first) else (second, first)
-    assert bound(cluster, loser) == []
-
-    for each in winner:
-        cluster.finish(each.name)
-    await until(lambda: len(bound(cluster, loser)) == 4)
-    assert cluster.rejected == []
-
-
 def mixed():
     """2, 2 and 3 CPUs fit together on 3 and 4 only if the pod with 3 is the first."""
     return [member(f"train-{cpus}{place}", cpus, size=3) for cpus, place in ((2, 0), (2, 1), (3, 0))]
