@@ -68,29 +68,6 @@ async def test_an_end_frees_resources_and_a_deletion_may_have(live, nodes):
     await until(lambda: kinds(live)["a"] == "admits")
 
 
-async def test_a_second_pod_waits_until_a_report_has_the_first(live, nodes):
-    assert assume(live, WIDE, "a").admits
-    assert reasons(live, pod("small", cpu="1"))["a"] == "waits until the kubelet has admitted an earlier pod"
-
-    nodes.create(WIDE, "a")
-    nodes.admit("a", WIDE)
-
-    await until(lambda: kinds(live, pod("small", cpu="1"))["a"] == "admits")
-    assert kinds(live)["a"] == "rejects"
-
-
-async def test_a_pod_that_was_not_bound_is_forgotten(live, nodes):
-    nodes.create(WIDE)
-    await until(lambda: live.find_pod("default", "wide"))
-    assume(live, WIDE, "a")
-    forget(live, "wide")
-    assert kinds(live)["a"] == "admits"
-
-    assume(live, WIDE, "a")
-    nodes.server.remove("pods", "wide")  # deleted before it was bound
-    await until(lambda: kinds(live)["a"] == "admits")
-
-
 async def test_nodes_without_a_usable_host_state_are_unknown(live, nodes):
     nodes.add("new", observed=False)
     nodes.report("b", ledger=None, problems=["the file is damaged"])

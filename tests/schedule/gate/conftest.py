@@ -61,12 +61,13 @@ async def follow(client, clocked):
 
 @pytest.fixture
 async def cluster(server, client, follow):
-    """Two empty nodes, ``a`` and ``b``, whose kubelets admit what the scheduler binds."""
+    """Two empty nodes, ``a`` and ``b``, whose kubelets admit what the scheduler binds: they never reject a pod."""
     made = GatedCluster(server, client)
     for name in "ab":
         made.add(name)
     follow(made.schedule())
-    return made
+    yield made
+    assert made.rejected == []
 
 
 @pytest.fixture

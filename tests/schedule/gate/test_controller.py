@@ -88,7 +88,6 @@ async def test_a_pod_that_no_node_admits_stays_gated_with_an_event_until_room_ap
 
     cluster.finish(next(name for name, host in cluster.bound().items() if host == "b"))
     await until(lambda: cluster.bound().get(left) == "b")
-    assert cluster.rejected == []
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,6 @@ async def test_a_lost_response_neither_loses_the_pod_nor_the_capacity(cluster, c
         cluster.gate(created)
 
     await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
-    assert cluster.rejected == []
 
 
 async def test_a_release_that_is_refused_is_told_and_tried_again(cluster, controller, server, clock):
@@ -310,7 +308,6 @@ async def test_a_silent_scheduler_may_bind_a_pod_long_after(cluster, controller,
     document = cluster.document("wide")
     cluster.server.put({**document, "metadata": {**document["metadata"], "labels": {"a": "b"}}})
     await until(lambda: cluster.bound() == {"wide": "a"})
-    assert cluster.rejected == []
 
 
 async def test_a_pod_whose_node_is_gone_is_replaced_if_that_is_allowed(cluster, run_controller):
@@ -469,7 +466,6 @@ async def test_while_the_scheduler_does_not_answer_a_namespace_gets_a_release_at
     cluster.server.bookmark()
     cluster.change("a", labels={"x": "y"})
     await until(lambda: sum(map(bool, cluster.bound().values())) >= 3)
-    assert cluster.rejected == []
 
 
 async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, controller, clock):
@@ -606,7 +602,6 @@ async def test_whatever_a_pod_raises_it_is_put_off_and_all_others_are_placed(
     assert cluster.gates() == {"wide": [GATE]}
     clock.advance(0.1, controller)
     await until(lambda: cluster.bound() == {"wide": "b", "other": "a"})
-    assert cluster.rejected == []
 
 
 async def test_whatever_a_release_raises_the_pod_is_put_off(cluster, controller, live, clock, monkeypatch, *, clocked):
