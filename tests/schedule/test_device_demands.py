@@ -22,7 +22,6 @@ from tests.placement.located_hosts import GPU, GPU_CLASS, device_pod, located_ma
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.located_kubelets import located_kubelet
 from tests.schedule.test_extender import bound, create, filtered, occupy
-from tests.schedule.test_kueue_checks import checks, clock, kueue  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.anyio
 
@@ -63,22 +62,6 @@ async def test_a_binding_checks_the_demand_again(http, nodes, service):
 
     assert problem.startswith(f"node a does not admit the pod any more: {NOT_NEAR} (container app: gpu-0 and gpu-2 ")
     assert nodes.bound()["x"] == ""
-
-
-async def test_a_workload_of_kueue_is_ready_only_with_near_devices(kueue, checks, nodes, live):  # noqa: F811
-    for name in "ab":
-        await locate(nodes, live, name)
-    document = api_pod(demanding("x"))
-    template = {"metadata": {"annotations": document["metadata"]["annotations"]}, "spec": document["spec"]}
-
-    kueue.reserve("gang", template=template)
-    await until(lambda: kueue.state("gang") == "Retry")
-    assert NOT_NEAR in kueue.check("gang")["message"]
-    for name in "ab":
-        await locate(nodes, live, name, switches=1, gpus=4)
-    kueue.reserve("gang", template=template)
-
-    await until(lambda: kueue.state("gang") == "Ready")
 
 
 async def test_rules_of_plugins_hold_for_all_nodes(start_live, nodes, tmp_path):

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import TimePassed
@@ -34,20 +33,13 @@ from tests.schedule.test_extender import PLAIN, create
 from tests.schedule.test_kept_nodes import end, mark_unschedulable
 from tests.schedule.test_node_resource_topology import SERVED as SERVED_TOPOLOGIES
 from tests.schedule.test_node_resource_topology import topology
+from tests.schedule.test_wake_up import clock, timing
+
+__all__ = ["clock", "timing"]
 
 pytestmark = pytest.mark.anyio
 
 SINGLE = pod("single", cpu="3", memory="1Gi")
-
-
-@pytest.fixture
-def clock():
-    return [0.0]
-
-
-@pytest.fixture
-def timing(timing, clock):
-    return Timing(retry=0.0, sleep=timing.sleep, clock=lambda: clock[0])
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from alignup.kubernetes.api import Timing
 from alignup.placement.scheduling.kept_nodes import UNSUITABLE_SECONDS
 from alignup.placement.scheduling.options import PATIENCE_SECONDS
 from tests.align.hosts import pod
@@ -13,7 +12,9 @@ from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice
 from tests.schedule.test_extender import PLAIN, WIDE, bound, create, filtered, post
-from tests.schedule.test_wake_up import woken
+from tests.schedule.test_wake_up import clock, timing, woken
+
+__all__ = ["clock", "timing"]
 
 pytestmark = pytest.mark.anyio
 
@@ -21,16 +22,6 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
 DEVICE: dict[str, Any] = {"example.com/other": "1"}
 OTHER_DEVICE = pod("wide", cpu="1", memory="1Gi", **DEVICE)
 KEPT = "kept for default/wide, which has waited longer"
-
-
-@pytest.fixture
-def clock():
-    return [0.0]
-
-
-@pytest.fixture
-def timing(timing, clock):
-    return Timing(retry=0.0, sleep=timing.sleep, clock=lambda: clock[0])
 
 
 def small(number, cpus=2, **spec):

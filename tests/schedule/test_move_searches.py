@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.kubernetes.api import Timing
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.options import PATIENCE_SECONDS
 from alignup.schedule.cluster_plan import JOBS, VOLUME_CLAIMS, VOLUMES
@@ -21,20 +20,13 @@ from tests.observe.api_objects import api_pod, served
 from tests.schedule.gang_objects import SERVED_GROUPS, member
 from tests.schedule.test_kept_nodes import UNSCHEDULABLE
 from tests.schedule.test_pages import text_of
+from tests.schedule.test_wake_up import clock, timing
+
+__all__ = ["clock", "timing"]
 
 pytestmark = pytest.mark.anyio
 
 REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
-
-
-@pytest.fixture
-def clock():
-    return [0.0]
-
-
-@pytest.fixture
-def timing(timing, clock):
-    return Timing(retry=0.0, sleep=timing.sleep, clock=lambda: clock[0])
 
 
 @pytest.fixture
