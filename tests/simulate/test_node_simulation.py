@@ -220,7 +220,3 @@ def test_fast_work_is_reported_at_most_once_per_interval():
 
 def test_the_end_is_reported_exactly_once():
     assert calls_of(0.0, [1, 2, 2], 2) == [(2, 2)]
-
-
-def test_progress_is_optional():
-    ProgressReporter(None, 1).report(1)
