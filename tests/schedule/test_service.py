@@ -23,7 +23,7 @@ from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import api_pod, overflowing_pod
+from tests.observe.api_objects import overflowing_pod
 from tests.schedule.test_extender import JSON, OTHER, WIDE, bound, create, filtered, occupy
 
 pytestmark = pytest.mark.anyio
@@ -118,14 +118,6 @@ async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
     answers = (await http.get("/v1/explain/default/wide?node=b")).json()
     assert [row["node"] for row in answers["nodes"]] == ["b"]
     assert (await http.get("/v1/explain/default/gone")).status_code == 404
-
-
-async def test_an_invalid_pod_cannot_be_explained(http, nodes, service):
-    document = api_pod(WIDE)
-    document["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "many"
-    await create(nodes, service, document)
-
-    assert (await http.get("/v1/explain/default/wide")).status_code == 422
 
 
 async def test_metrics_count_predictions_requests_and_kept_verdicts(http, nodes, service):
