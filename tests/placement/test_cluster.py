@@ -20,6 +20,7 @@ from alignup.placement import verdict as texts
 from alignup.placement.cluster import Cluster
 from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_model import HostModel
+from alignup.placement.host_record import HostRecord
 from alignup.placement.host_report import Cause, PodStage, pod_stage
 from alignup.placement.verdict import VerdictKind
 from tests.align.hosts import GPU, NIC, make_host, make_pod
@@ -29,6 +30,12 @@ from tests.strategies_pods import guaranteed
 
 def kinds(cluster: Cluster, wanted: Pod) -> dict[str, VerdictKind]:
     return {name: verdict.kind for name, verdict in cluster.feasible(wanted).items()}
+
+
+def record_of(cluster: Cluster) -> HostRecord:
+    record = cluster.record("a")
+    assert record
+    return record
 
 
 class TestVerdicts:
@@ -276,14 +283,6 @@ class TestAssumedPods:
 
         assert kinds(cluster, wide) == {"a": VerdictKind.ADMITS, "b": VerdictKind.REJECTS}
 
-    def test_a_pod_assumed_on_several_hosts_is_forgotten_on_all(self):
-        cluster = cluster_of(a=make_host(), b=make_host())
-        for host in "ab":
-            cluster.assume(make_pod("either", cpu="4"), host, or_elsewhere=True)
-        cluster.forget("either")
-
-        assert kinds(cluster, make_pod("wide", cpu="4")) == dict.fromkeys("ab", VerdictKind.ADMITS)
-
     def test_a_report_can_show_one_of_several_hosts_before_the_watch_does(self):
         cluster = cluster_of(a=make_host(), b=make_host())
         either = make_pod("either", cpu="4")
@@ -308,7 +307,7 @@ class TestAssumedPods:
 
         host.admit(make_pod("foreign", cpu="2"))
         host.admit(make_pod("ours", cpu="2"))
-        (ledger,) = cluster.record("a").states().ledgers  # type: ignore[union-attr]
+        (ledger,) = record_of(cluster).states().ledgers
         assert ledger.cpus.held == host.ledger.cpus.held
         (confirmed,) = cluster.confirm(report("a", host, 2))
         assert (confirmed.as_predicted, confirmed.causes) == (False, (Cause.FOREIGN_POD,))
@@ -350,8 +349,7 @@ class TestAssumedPods:
 
         cluster.observe(make_pod("foreign", {"topology.alignup.dev/policy": "strict"}), "a", PodStage.RUNNING)
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert [dict(ledger.pods) for ledger in record.states().ledgers] == [{}]
 
     def test_a_foreign_pod_that_takes_too_much_work_makes_the_host_unknown(self, monkeypatch):
@@ -543,22 +541,8 @@ class TestEndingPods:
 
         cluster.observe(make_pod("first", cpu="3"), "a", PodStage.ENDED)
 
-        (ledger,) = cluster.record("a").states().ledgers  # type: ignore[union-attr]
+        (ledger,) = record_of(cluster).states().ledgers
         assert {uid: bits.show(ledger.cpus.owned(uid)) for uid in ledger.pods} == {"second": "4-6"}
-
-    def test_pods_that_came_and_ended_leave_nothing_behind(self):
-        cluster = cluster_of(a=make_host())
-
-        cluster.assume(make_pod("first"), "a")
-        cluster.observe(make_pod("first"), "a", PodStage.RUNNING)
-        cluster.observe(make_pod("first"), "a", PodStage.TERMINATING)
-        cluster.observe(make_pod("first"), "a", PodStage.ENDED)
-
-        record = cluster.record("a")
-        assert record
-        assert record.states().ledgers == (make_host().ledger,)
-        assert record.bindings == []
-        assert cluster.feasible(make_pod("new"))["a"].admits
 
 
 class TestReports:
@@ -580,8 +564,7 @@ class TestReports:
 
         cluster.confirm(report("a", make_host()))
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert [binding.uid for binding in record.bindings] == ["x", "z"]
         assert cluster.feasible(make_pod("new", cpu="3"))["a"].reason == texts.WAITS_FOR_TERMINATION
 
@@ -596,8 +579,7 @@ class TestReports:
         host.admit(make_pod("admitted", cpu="3"))
         cluster.confirm(report("a", host, 2))
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert record.states().ledgers == (host.ledger,)
 
     def test_pods_that_are_not_listed_have_ended(self):
@@ -608,8 +590,7 @@ class TestReports:
             [(make_pod("y", cpu="4"), "a", PodStage.RUNNING), (make_pod("new", cpu="1"), "a", PodStage.RUNNING)]
         )
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert [binding.uid for binding in record.bindings] == ["z", "new"]
         # It is not known whether x ended before the new pod was bound, so the new pod may have been rejected.
         assert {frozenset(ledger.pods) for ledger in record.states().ledgers} == {
@@ -624,8 +605,7 @@ class TestReports:
         cluster.relist([])
         cluster.confirm(report("a", make_host()))
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert record.bindings == []
         assert cluster.verdict(make_pod("next", cpu="4"), "a").admits
 
@@ -670,8 +650,7 @@ class TestReports:
         host.admit(second)
         cluster.confirm(report("a", host, 2))
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert not record.bindings, "the kubelet has rejected the first pod"
 
     @pytest.mark.parametrize("report_first", [True, False])
@@ -713,8 +692,7 @@ class TestCausesOfRejections:
     def cause(self, cluster: Cluster, reason: str = "TopologyAffinityError", *later: Host) -> Cause:
         """The cause, known after these reports and as many unchanged ones as needed."""
         cluster.observe_rejection("ours", "a", reason)
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         rejections = cluster.take_rejections()
         for number in range(3):
             host = later[number] if number < len(later) else make_host()
@@ -828,8 +806,7 @@ class TestCausesOfRejections:
 
         cluster.observe_rejection("ours", "a", "TopologyAffinityError")
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert (cluster.take_rejections(), record.rejected) == ([], [])
 
     def test_a_pod_that_was_not_predicted_is_not_listed(self):
@@ -839,8 +816,7 @@ class TestCausesOfRejections:
         cluster.observe_rejection("foreign", "a", "TopologyAffinityError")
         cluster.observe_rejection("unknown", "b", "TopologyAffinityError")
 
-        record = cluster.record("a")
-        assert record
+        record = record_of(cluster)
         assert (cluster.take_rejections(), record.rejected) == ([], [])
 
     @pytest.mark.parametrize("reported_first", [True, False])

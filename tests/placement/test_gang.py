@@ -192,20 +192,6 @@ def tight_gang() -> tuple[Cluster, list[Pod]]:
 
 
 class TestSearch:
-    def test_all_members_fit_although_filling_the_best_hosts_leaves_no_room_for_the_last(self):
-        cluster, members = tight_gang()
-        answer = cluster.feasible_gang(members)
-        assert answer.fits
-        assert all(are_admitted(cluster, host, pods) for host, pods in on_each_host(answer).items())
-
-    def test_a_member_that_is_rejected_alone_is_admitted_after_another(self):
-        """The first container takes the GPU of NUMA node 0, and with it a CPU that the second needs."""
-        host = host_with(make_pod("blocker", cpu="3"), make_pod("filler", cpu="2"))
-        host.release("blocker")
-        assert not host.decide(two_containers).admitted
-        answer = cluster_of(a=host).feasible_gang([two_containers, gpu_pod])
-        assert [pod.uid for pod, _ in answer.bindings] == ["gpu", "two"]
-
     def test_a_host_in_a_state_that_was_tried_before_admits_no_more_than_it_can(self):
         """Hosts share states with those that only a search was in; its pods are not the next ones."""
         cluster = Cluster(max_states=8, max_unconfirmed=None)

@@ -1,7 +1,6 @@
 """Pods of gangs, the objects of their groups, and a scheduler that asks about them."""
 
 import asyncio
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +9,8 @@ from alignup.schedule.pod_groups import COSCHEDULING, KUBERNETES, RESOURCES, SIZ
 from alignup.testing.api_server import ServedResource
 from tests.align.hosts import pod
 from tests.observe.api_objects import api_pod
+from tests.schedule.test_extender import bound, filtered
 
-JSON = {"Content-Type": "application/json"}
 SERVED_GROUPS = [
     ServedResource(kind=resource.kind, plural=resource.plural, group=resource.group, version=resource.version)
     for resources in RESOURCES.values()
@@ -50,8 +49,7 @@ class Scheduler:
 
     async def ask(self, asked: Pod, names: str | None = None, **spec: Any) -> list[str]:
         """Return the nodes that the extender offers."""
-        document = api_pod(asked, phase="Pending", **spec)
-        answer = await self._post("filter", {"Pod": document, "NodeNames": list(names or self.names)})
+        answer = await filtered(self._http, api_pod(asked, phase="Pending", **spec), names or self.names)
         self.reasons = answer["FailedAndUnresolvableNodes"] | answer["FailedNodes"]
         assert not answer["Error"]
         offered: list[str] = answer["NodeNames"]
@@ -59,8 +57,7 @@ class Scheduler:
 
     async def bind(self, asked: Pod, node: str) -> str:
         """Return why the extender did not bind the pod, or nothing."""
-        message = {"PodName": asked.name, "PodNamespace": asked.namespace, "PodUID": asked.uid, "Node": node}
-        problem: str = (await self._post("bind", message))["Error"]
+        problem: str = await bound(self._http, asked, node)
         return problem
 
     async def schedule(self, pods: list[Pod], **spec: Any) -> list[str]:
@@ -69,8 +66,3 @@ class Scheduler:
         if not all(offered):
             return ["not placed"]
         return await asyncio.gather(*(self.bind(each, nodes[0]) for each, nodes in zip(pods, offered, strict=True)))
-
-    async def _post(self, verb: str, message: dict[str, Any]) -> Any:
-        answer = await self._http.post(f"/v1/extender/{verb}", content=json.dumps(message), headers=JSON)
-        assert answer.status_code == 200, answer.text
-        return answer.json()

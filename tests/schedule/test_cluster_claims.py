@@ -1,7 +1,6 @@
 """What the cluster service knows of claims: devices of nodes, allocations, and objects that are wrong or missing."""
 
 import itertools
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -171,15 +170,6 @@ async def test_a_claim_that_is_deleted_under_a_pod_is_logged_and_its_device_is_f
     assert [entry["pod_uids"] for entry in logs if entry["event"] == "claim deleted while pods use it"] == [["running"]]
 
 
-async def test_an_incomplete_pool_and_a_missing_class_serve_no_claim(server, live, claims):
-    server.put(resource_slice("b", pool={"name": "b", "generation": 2, "resourceSliceCount": 2}))
-    await until(lambda: live.claims.devices == 4)
-    assert not fits(live, "b")
-    assert any("has 1 of its 2 slices" in text for text in live.warnings)
-    server.remove("deviceclasses", "gpu")
-    await until(lambda: live.claim_fit(WANTING, "a").reason == "DeviceClass gpu is not known")
-
-
 async def test_devices_that_others_may_use_too_are_left_to_the_scheduler(server, live, claims):
     shared = [{"name": "gpu-0", "allowMultipleAllocations": True}]
     server.put(resource_slice("b", devices=shared))
@@ -206,14 +196,6 @@ async def test_a_part_of_a_device_that_is_in_use_is_not_free(server, live, claim
     server.put(claim("other", ["part-0", "part-1"], "b"))
     await until(lambda: live.claims.objects.claims)
     assert not live.claim_fit(WANTING, "b").possible
-
-
-async def test_a_selector_that_fails_leaves_the_choice_to_the_scheduler(server, live, claims):
-    server.put(device_class("gpu", selector='device.attributes["gpu.example.com"].missing == "x"'))
-    server.put(template("other", class_name="gpu"))
-    asked = replace(WANTING, claims=(replace(WANTING.claims[0], template="other"),))
-    await until(lambda: not live.claim_fit(asked, "a").certain)
-    assert live.claim_fit(asked, "a").possible
 
 
 async def test_selectors_that_take_long_do_not_block_the_service(server, live, claims):

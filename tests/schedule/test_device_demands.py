@@ -11,9 +11,7 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.manifests.claims import ResourceSlice, slices_from
 from alignup.placement.scheduling.node_offers import NO_NEAR_DEVICES
-from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.cluster_snapshot import build_view
-from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.testing.replay import replay
 from tests.align.hosts import pod
@@ -23,14 +21,11 @@ from tests.observe.kubelets import SimulatedKubelet
 from tests.placement.located_hosts import GPU, GPU_CLASS, device_pod, located_machine
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.located_kubelets import located_kubelet
-from tests.schedule.test_extender import bound, filtered, occupy
-from tests.schedule.test_kueue_checks import checks, clock, kueue  # noqa: F401 - fixtures
-from tests.schedule.test_wake_up import woken
+from tests.schedule.test_extender import bound, create, filtered, occupy
 
 pytestmark = pytest.mark.anyio
 
 NOT_NEAR = "the kubelet may choose devices that are not same-switch"
-WRONG = f'metadata.annotations[{DEVICES_ANNOTATION}]: "near" is no locality of devices; supported: '
 
 
 def demanding(name, gpus=2, demand="same-switch", **more):
@@ -57,8 +52,7 @@ async def test_only_nodes_with_near_devices_are_offered(http, nodes, service):
 async def test_a_binding_checks_the_demand_again(http, nodes, service):
     await locate(nodes, service, "a")
     occupy(nodes, "a", device_pod("taken"))
-    nodes.create(demanding("x"))
-    await until(lambda: service.live.find_pod("default", "x"))
+    await create(nodes, service, demanding("x"))
     await until(lambda: "taken" in service.live.cluster.record("a").ledger.pods)
     assert (await filtered(http, demanding("x"), names=["a"]))["NodeNames"] == ["a"]
     nodes.server.remove("pods", "taken")  # now one GPU of each switch may be chosen
@@ -70,71 +64,9 @@ async def test_a_binding_checks_the_demand_again(http, nodes, service):
     assert nodes.bound()["x"] == ""
 
 
-async def test_a_pod_with_a_wrong_demand_waits_with_an_event(http, nodes, service):
-    nodes.create(demanding("x", demand="near"))
-    await until(lambda: service.live.find_pod("default", "x"))
-
-    answer = await filtered(http, demanding("x", demand="near"))
-
-    assert {text[: len(WRONG)] for text in answer["FailedAndUnresolvableNodes"].values()} == {WRONG}
-    await until(lambda: nodes.server.objects("events"))
-    (event,) = nodes.server.objects("events")
-    assert (event["reason"], event["message"][: len(WRONG)]) == ("UnknownDemand", WRONG)
-
-
-async def test_nodes_that_are_not_observed_are_not_offered(http, nodes, service):
-    nodes.add("new", observed=False)
-    service.live.scheduling.offers.options = ExtenderOptions(offered=2, allow_unknown=True)
-    await until(lambda: service.live.nodes.get("new"))
-
-    assert (await filtered(http, demanding("x"), names=["new"]))["NodeNames"] == []
-
-
-async def test_the_answer_of_a_node_names_devices(http, nodes, service):
-    await locate(nodes, service, "a", flat=True)
-    nodes.create(demanding("x"))
-    await until(lambda: service.live.find_pod("default", "x"))
-
-    rows = (await http.get("/v1/explain/default/x")).json()["nodes"]
-
-    (row,) = [row for row in rows if row["node"] == "a"]
-    assert row["reason"] == "it is unknown whether the devices that the kubelet may choose are same-switch"
-    assert row["detail"].endswith("flat: cannot say")
-
-
-async def test_a_waiting_pod_is_woken_up_when_near_devices_come(http, nodes, service):
-    await locate(nodes, service, "a")
-    await locate(nodes, service, "b")
-    nodes.create(demanding("x"))
-    await until(lambda: service.live.find_pod("default", "x"))
-    assert (await filtered(http, demanding("x")))["NodeNames"] == []
-
-    await locate(nodes, service, "b", switches=1, gpus=4)
-
-    await until(lambda: woken(nodes) == ["x"])
-    assert (await filtered(http, demanding("x")))["NodeNames"] == ["b"]
-
-
-async def test_a_workload_of_kueue_is_ready_only_with_near_devices(kueue, checks, nodes, live):  # noqa: F811
-    for name in "ab":
-        await locate(nodes, live, name)
-    document = api_pod(demanding("x"))
-    template = {"metadata": {"annotations": document["metadata"]["annotations"]}, "spec": document["spec"]}
-
-    kueue.reserve("gang", template=template)
-    await until(lambda: kueue.state("gang") == "Retry")
-    assert NOT_NEAR in kueue.check("gang")["message"]
-    for name in "ab":
-        await locate(nodes, live, name, switches=1, gpus=4)
-    kueue.reserve("gang", template=template)
-
-    await until(lambda: kueue.state("gang") == "Ready")
-
-
-async def test_rules_of_plugins_hold_for_all_nodes(client, nodes, follow, tmp_path):
-    live = LiveCluster(client, options=LiveClusterOptions(plugin_rules={GPU: PluginRule.NVIDIA}, record=tmp_path))
-    follow(live.run())
-    await live.ready.wait()
+async def test_rules_of_plugins_hold_for_all_nodes(start_live, nodes, tmp_path):
+    options = LiveClusterOptions(plugin_rules={GPU: PluginRule.NVIDIA}, record=tmp_path)
+    live = await start_live(options=options)
     await locate(nodes, live, "a")
 
     assert live.verdict(demanding("x", demand="nvlink"), "a").admits
@@ -210,8 +142,7 @@ async def test_a_binding_is_refused_if_the_devices_of_a_claim_are_far(http, node
     asked = claiming_near(preference="ignore")
     document = api_pod(asked, phase="Pending")
     document["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "x-gpu"}]
-    nodes.server.put(document)
-    await until(lambda: service.live.find_pod("default", "x"))
+    await create(nodes, service, document)
     nodes.server.put(claim("x-gpu", ["gpu-0", "gpu-4"], "b", count=2))
 
     problem = await bound(http, asked, "b")

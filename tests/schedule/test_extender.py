@@ -17,7 +17,7 @@ from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.schedule.extender.messages import MAX_SEARCHES, ExtenderArgs, TooLargeError
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.node_selection import SoftTaints
-from alignup.schedule.service import ScheduleService, schedule_app
+from alignup.schedule.service import schedule_app
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -52,6 +52,15 @@ async def bound(http, asked=WIDE, node="a"):
     return (await post(http, "bind", message))["Error"]
 
 
+async def create(nodes, service, *created, **options):
+    """The API server has pods, or documents of pods, and the service has read them."""
+    documents = [each if isinstance(each, dict) else api_pod(each, phase="Pending", **options) for each in created]
+    for document in documents:
+        nodes.server.put(document)
+    names = [(document["metadata"]["namespace"], document["metadata"]["name"]) for document in documents]
+    await until(lambda: all(service.live.find_pod(*name) for name in names))
+
+
 def occupy(nodes, host, asked=OTHER):
     nodes.create(asked, host)
     nodes.admit(host, asked)
@@ -74,8 +83,7 @@ async def test_an_answer_is_remembered_for_as_long_as_its_pod_exists(http, nodes
     """Without the pod itself once it is bound: it takes some kilobytes."""
     await filtered(http)
     assert service.filter.records[WIDE.uid].pod
-    nodes.create(WIDE)
-    await until(lambda: service.live.find_pod("default", WIDE.name))
+    await create(nodes, service, WIDE)
     assert await bound(http) == ""
     await until(lambda: service.live.find_pod("default", WIDE.name).spec.node_name)
 
@@ -253,9 +261,7 @@ async def test_a_binding_carries_the_predicted_placement(http, nodes):
 
 
 async def test_a_node_that_no_longer_admits_the_pod_is_not_bound(http, nodes, service):
-    for created in (WIDE, OTHER):
-        nodes.create(created)
-    await until(lambda: len(service.live.pods.objects) == 2)
+    await create(nodes, service, WIDE, OTHER)
     first, second = await asyncio.gather(bound(http), bound(http, OTHER))
 
     assert first == ""
@@ -265,8 +271,7 @@ async def test_a_node_that_no_longer_admits_the_pod_is_not_bound(http, nodes, se
 
 async def test_a_pod_that_no_kubelet_aligns_is_bound_to_any_node(http, nodes, service):
     nodes.add("new", observed=False)
-    nodes.server.put({"apiVersion": "v1", "kind": "Pod", **PLAIN, "status": {"phase": "Pending"}})
-    await until(lambda: service.live.find_pod("default", "plain"))
+    await create(nodes, service, {"apiVersion": "v1", "kind": "Pod", **PLAIN, "status": {"phase": "Pending"}})
 
     message = {"PodName": "plain", "PodNamespace": "default", "PodUID": "plain", "Node": "new"}
     assert await post(http, "bind", message) == {"Error": ""}
@@ -274,8 +279,7 @@ async def test_a_pod_that_no_kubelet_aligns_is_bound_to_any_node(http, nodes, se
 
 
 async def test_a_failed_binding_is_forgotten_and_an_uncertain_one_is_not(http, nodes, service):
-    nodes.create(WIDE)
-    await until(lambda: service.live.find_pod("default", "wide"))
+    await create(nodes, service, WIDE)
     nodes.server.inject(ApiFault(status=409, reason="Conflict"), verb="create", resource="pods")
     assert "injected" in await bound(http)
     assert service.live.verdict(OTHER, "a").admits
@@ -288,21 +292,18 @@ async def test_a_failed_binding_is_forgotten_and_an_uncertain_one_is_not(http, n
 
 async def test_a_pod_that_is_unknown_or_another_one_is_not_bound(http, nodes, service):
     assert await bound(http) == "alignup does not know pod default/wide with uid wide"
-    nodes.create(WIDE)
-    await until(lambda: service.live.find_pod("default", "wide"))
+    await create(nodes, service, WIDE)
 
     message = {"PodName": "wide", "PodNamespace": "default", "PodUID": "earlier", "Node": "a"}
     assert (await post(http, "bind", message))["Error"].endswith("with uid earlier")
     assert nodes.bound() == {"wide": ""}
 
 
-async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(nodes, client, follow):
+async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(nodes, start_service):
     small = [pod(f"small-{number}", cpu="500m", memory="1Mi") for number in range(4)]
     for created in small:
         nodes.create(created)
-    service = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=None))
-    follow(service.run())
-    await until(lambda: service.leading)
+    service = await start_service(live=LiveClusterOptions(max_unconfirmed=None))
     nodes.server.inject(ApiFault(delay=0.05), verb="create", resource="pods")  # the first one is slow
 
     app = schedule_app(service)
@@ -333,9 +334,7 @@ async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, n
 
 
 async def test_every_decision_is_one_line_of_the_log(http, nodes, service):
-    nodes.create(WIDE)
-    nodes.create(pod("huge", cpu="64", memory="1Gi"))
-    await until(lambda: len(service.live.pods.objects) == 2)
+    await create(nodes, service, WIDE, pod("huge", cpu="64", memory="1Gi"))
     with capture_logs() as log:
         await filtered(http)
         await filtered(http, pod("huge", cpu="64", memory="1Gi"))

@@ -6,11 +6,9 @@ Each node has 3 and 4 free CPUs on its NUMA nodes: two pods with 3 CPUs, or one 
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from alignup.kubernetes.api import Timing
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.scheduling.claim_rules import ClaimSuitability
 from alignup.placement.scheduling.events import TimePassed
@@ -25,31 +23,23 @@ from alignup.placement.scheduling.tentative_gangs import (
 from alignup.schedule.extender.messages import BindingArgs, ExtenderArgs
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.pod_groups import COSCHEDULING, KAI, KUBERNETES, VOLCANO
-from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.gang_objects import SERVED_GROUPS, Scheduler, gang, member, pod_group
-from tests.schedule.test_extender import PLAIN
+from tests.schedule.test_extender import PLAIN, create
 from tests.schedule.test_kept_nodes import end, mark_unschedulable
 from tests.schedule.test_node_resource_topology import SERVED as SERVED_TOPOLOGIES
 from tests.schedule.test_node_resource_topology import topology
+from tests.schedule.test_wake_up import clock, timing
+
+__all__ = ["clock", "timing"]
 
 pytestmark = pytest.mark.anyio
 
 SINGLE = pod("single", cpu="3", memory="1Gi")
-
-
-@pytest.fixture
-def clock():
-    return [0.0]
-
-
-@pytest.fixture
-def timing(timing, clock):
-    return Timing(retry=0.0, sleep=timing.sleep, clock=lambda: clock[0])
 
 
 @pytest.fixture
@@ -60,23 +50,14 @@ def nodes(nodes):
 
 
 @pytest.fixture
-async def service(nodes, client, follow, request):
+async def service(nodes, start_service, request):
     """The service, which leads; with other options as a parameter."""
-    made = ScheduleService(client, **getattr(request, "param", {}))
-    follow(made.run())
-    await until(lambda: made.leading)
-    return made
+    return await start_service(**getattr(request, "param", {}))
 
 
 @pytest.fixture
 def scheduler(http):
     return Scheduler(http)
-
-
-async def create(nodes, service, pods, **options):
-    for each in pods:
-        nodes.create(each, **options)
-    await until(lambda: all(service.live.find_pod(each.namespace, each.name) for each in pods))
 
 
 def assumed(service):
@@ -100,7 +81,7 @@ def admit_bound(nodes, server, pods):
 async def test_pods_of_a_gang_share_nodes_and_are_bound_in_parallel(nodes, service, scheduler, server):
     """A node gets one pod at a time otherwise, and then waits for a report."""
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
 
     assert await scheduler.schedule(pods) == [""] * 4
 
@@ -112,7 +93,7 @@ async def test_pods_of_a_gang_share_nodes_and_are_bound_in_parallel(nodes, servi
 
 async def test_a_gang_that_does_not_fit_waits_as_a_whole_and_leaves_no_trace(nodes, service, scheduler):
     pods = gang(5)
-    await create(nodes, service, [*pods, SINGLE])
+    await create(nodes, service, *pods, SINGLE)
 
     assert [await scheduler.ask(each) for each in pods] == [[]] * 5
 
@@ -125,7 +106,7 @@ async def test_a_gang_that_does_not_fit_waits_as_a_whole_and_leaves_no_trace(nod
 
 async def test_a_gang_waits_in_words_until_all_its_pods_exist(nodes, service, scheduler):
     pods = gang(4)
-    await create(nodes, service, pods[:3])
+    await create(nodes, service, *pods[:3])
 
     assert await scheduler.ask(pods[0]) == []
     assert set(scheduler.reasons.values()) == {"gang default/train: 3 of 4 pods exist"}
@@ -142,7 +123,7 @@ async def test_a_gang_waits_in_words_until_all_its_pods_exist(nodes, service, sc
 
 async def test_others_cannot_take_the_places_of_a_gang_until_they_are_given_back(nodes, service, scheduler, clock):
     pods = gang(4)
-    await create(nodes, service, [*pods, SINGLE])
+    await create(nodes, service, *pods, SINGLE)
     assert await scheduler.ask(pods[0])
     assert assumed(service).keys() == {each.uid for each in pods}
 
@@ -156,7 +137,7 @@ async def test_others_cannot_take_the_places_of_a_gang_until_they_are_given_back
 async def test_a_gang_that_its_scheduler_never_binds_does_not_keep_others_out(nodes, service, scheduler, clock):
     """Something else prevents it, and the scheduler asks about it again and again."""
     pods = gang(4)
-    await create(nodes, service, [*pods, SINGLE])
+    await create(nodes, service, *pods, SINGLE)
     for _ in range(int(UNBOUND_SECONDS) // 10):
         assert await scheduler.ask(pods[0])
         clock[0] += 10
@@ -174,7 +155,7 @@ async def test_more_pods_for_a_gang_that_runs_do_not_keep_others_out_either(node
     for each in pods[:2]:
         nodes.create(each, "a")
         nodes.admit("a", each)
-    await create(nodes, service, [*pods[2:], SINGLE])
+    await create(nodes, service, *pods[2:], SINGLE)
     await until(lambda: len(service.live.cluster.record("a").ledger.pods) == 2)
     for _ in range(int(UNBOUND_SECONDS) // 10):
         assert [await scheduler.ask(each) for each in pods[2:]] == [["b"]] * 2
@@ -188,7 +169,7 @@ async def test_more_pods_for_a_gang_that_runs_do_not_keep_others_out_either(node
 async def test_a_gang_that_no_longer_fits_is_refused_before_its_first_binding(nodes, service, scheduler):
     """Another scheduler binds a pod to a node while ours asks about the gang."""
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     nodes.create(SINGLE, "a")
     await until(lambda: service.live.find_pod("default", "single"))
@@ -202,7 +183,7 @@ async def test_a_gang_that_no_longer_fits_is_refused_before_its_first_binding(no
 
 async def test_after_the_first_binding_the_rest_keeps_its_places(nodes, service, scheduler, clock):
     pods = gang(4)
-    await create(nodes, service, [*pods, SINGLE])
+    await create(nodes, service, *pods, SINGLE)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     assert await scheduler.bind(pods[0], offered[0]) == ""
 
@@ -221,7 +202,7 @@ async def test_after_the_first_binding_the_rest_keeps_its_places(nodes, service,
 async def test_pods_are_bound_to_a_node_in_an_order_that_its_kubelet_admits(nodes, service, scheduler, server):
     """2, 2 and 3 CPUs fit together on 3 and 4 only if the pod with 3 is the first."""
     pods = [member(f"train-{cpus}{place}", cpus, size=3) for cpus, place in ((2, 0), (2, 1), (3, 0))]
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     scheduler.names = "a"
 
     assert await scheduler.schedule(pods) == [""] * 3
@@ -231,7 +212,7 @@ async def test_pods_are_bound_to_a_node_in_an_order_that_its_kubelet_admits(node
 async def test_a_binding_does_not_wait_for_ever_for_those_before_it(nodes, service, scheduler, monkeypatch):
     monkeypatch.setattr("alignup.placement.scheduling.bindings.TURN_SECONDS", 0.0)
     pods = [member(f"train-{cpus}{place}", cpus, size=3) for cpus, place in ((2, 0), (2, 1), (3, 0))]
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     scheduler.names = "a"
     for each in pods:
         assert await scheduler.ask(each) == ["a"]
@@ -242,7 +223,7 @@ async def test_a_binding_does_not_wait_for_ever_for_those_before_it(nodes, servi
 
 async def test_a_pod_that_is_deleted_before_the_first_binding_stops_the_gang(nodes, service, scheduler):
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     nodes.server.remove("pods", pods[2].name)
     await until(lambda: service.live.find_pod("default", pods[2].name) is None)
@@ -253,7 +234,7 @@ async def test_a_pod_that_is_deleted_before_the_first_binding_stops_the_gang(nod
 
 async def test_a_pod_that_is_deleted_midway_makes_room_and_does_not_stop_the_rest(nodes, service, scheduler):
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     assert await scheduler.bind(pods[0], offered[0]) == ""
     nodes.server.remove("pods", pods[2].name)
@@ -261,7 +242,7 @@ async def test_a_pod_that_is_deleted_midway_makes_room_and_does_not_stop_the_res
 
     assert [await scheduler.bind(pods[number], offered[number]) for number in (1, 3)] == ["", ""]
     replacement = member("train-new", size=4)
-    await create(nodes, service, [replacement])
+    await create(nodes, service, replacement)
     for host in "ab":
         for each, node in zip(pods, offered, strict=True):
             if node == host and each is not pods[2]:
@@ -274,7 +255,7 @@ async def test_the_scheduler_may_consider_other_nodes_for_later_pods(nodes, serv
     nodes.add("c")
     await until(lambda: service.live.cluster.record("c"))
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     first = await scheduler.ask(pods[0], "ab")
 
     offered = [first, *[await scheduler.ask(each, "bc") for each in pods[1:]]]
@@ -288,7 +269,7 @@ async def test_the_scheduler_may_consider_other_nodes_for_later_pods(nodes, serv
 async def test_a_refusal_about_the_nominated_node_does_not_hold_for_all_nodes(nodes, service, scheduler):
     """kube-scheduler asks about the nominated node of a pod first, then about all."""
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
 
     assert await scheduler.ask(pods[0], "a") == []
     assert scheduler.reasons["a"].startswith("gang default/train: 2 of 4 pods fit together")
@@ -297,7 +278,7 @@ async def test_a_refusal_about_the_nominated_node_does_not_hold_for_all_nodes(no
 
 async def test_a_question_about_fewer_nodes_leaves_a_gang_its_places(nodes, service, scheduler):
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     last, place = pods[-1], offered[-1]
     other = "a" if place == "b" else "b"
@@ -311,14 +292,12 @@ async def test_a_question_about_fewer_nodes_leaves_a_gang_its_places(nodes, serv
     assert assumed(service) == {}, "the scheduler does not consider its node any more"
 
 
-async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, scheduler, client, follow):
+async def test_a_new_leader_continues_with_a_half_bound_gang(nodes, service, scheduler, start_service):
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     assert await scheduler.bind(pods[0], offered[0]) == ""
-    next_leader: Any = ScheduleService(client)
-    follow(next_leader.run())
-    await until(lambda: next_leader.leading)
+    next_leader = await start_service()
     assert assumed(next_leader).keys() == {each.uid for each in pods[1:]}
     assert not next_leader.live.choose(SINGLE)
     await until(lambda: sum("room-found" in str(document) for document in nodes.server.objects("pods")) == 3)
@@ -337,14 +316,12 @@ async def ask_next(leader, asked, **spec):
 
 
 @pytest.mark.parametrize(("asks", "kept"), [("volcano", True), ("default-scheduler", False)])
-async def test_a_new_leader_keeps_no_places_for_schedulers_that_never_ask(nodes, client, follow, asks, kept):
+async def test_a_new_leader_keeps_no_places_for_schedulers_that_never_ask(nodes, start_service, asks, kept):
     pods = gang(4)
     for each in pods:
         nodes.create(each, "a" if each is pods[0] else "", schedulerName="volcano")
     nodes.admit("a", pods[0])
-    leader: Any = ScheduleService(client)
-    follow(leader.run())
-    await until(lambda: leader.leading)
+    leader = await start_service()
     assert assumed(leader) == {}
 
     offered = await ask_next(leader, SINGLE, schedulerName=asks)
@@ -355,17 +332,15 @@ async def test_a_new_leader_keeps_no_places_for_schedulers_that_never_ask(nodes,
 
 
 async def test_a_new_leader_keeps_places_beside_a_bound_launcher_when_its_scheduler_asks(
-    nodes, service, scheduler, client, follow
+    nodes, service, scheduler, start_service
 ):
     """A pod without resources of its own has no annotation that tells who bound it."""
     workers = gang(4, size=5)
     launcher = make_launcher(workers)
-    await create(nodes, service, [*workers, launcher])
+    await create(nodes, service, *workers, launcher)
     assert [bool(await scheduler.ask(each)) for each in (*workers, launcher)] == [True] * 5
     assert await scheduler.bind(launcher, "a") == ""
-    leader: Any = ScheduleService(client)
-    follow(leader.run())
-    await until(lambda: leader.leading)
+    leader = await start_service()
 
     assert await ask_next(leader, SINGLE) == []
 
@@ -406,7 +381,7 @@ async def test_nodes_are_asked_once_about_the_devices_of_equal_pods(nodes, servi
 async def test_a_group_of_another_namespace_is_another_group(nodes, service, scheduler):
     pods = gang(4)
     forged = [member(f"forged-{number}", size=1, namespace="other") for number in range(3)]
-    await create(nodes, service, [*pods[:3], *forged])
+    await create(nodes, service, *pods[:3], *forged)
 
     assert await scheduler.ask(pods[0]) == []
     assert set(scheduler.reasons.values()) == {"gang default/train: 3 of 4 pods exist"}
@@ -415,7 +390,7 @@ async def test_a_group_of_another_namespace_is_another_group(nodes, service, sch
 @pytest.mark.parametrize("done", [True, False])
 async def test_a_lost_response_of_a_binding_keeps_the_place(nodes, service, scheduler, done):
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     offered = [(await scheduler.ask(each))[0] for each in pods]
     nodes.server.inject(ApiFault(disconnect=True, done=done), verb="create", resource="pods")
 
@@ -433,7 +408,7 @@ async def test_a_pod_whose_binding_was_lost_is_not_bound_alone_later(nodes, serv
     """The others have no places any more when the scheduler tries it again."""
     workers = gang(4, size=5)
     pods = {"worker": workers[0], "launcher": make_launcher(workers)}
-    await create(nodes, service, [*workers, pods["launcher"], SINGLE])
+    await create(nodes, service, *workers, pods["launcher"], SINGLE)
     offered = await scheduler.ask(pods[first])
     nodes.server.inject(ApiFault(disconnect=True, done=False), verb="create", resource="pods")
     assert "unknown whether" in await scheduler.bind(pods[first], offered[0])
@@ -448,7 +423,7 @@ async def test_a_pod_whose_binding_was_lost_is_not_bound_alone_later(nodes, serv
 async def test_pods_that_no_kubelet_rejects_wait_with_their_gang(nodes, service, scheduler):
     workers = gang(5, size=6)
     launcher = make_launcher(workers)
-    await create(nodes, service, [*workers, launcher])
+    await create(nodes, service, *workers, launcher)
     assert await scheduler.ask(launcher) == []
 
     nodes.add("c")
@@ -480,7 +455,7 @@ async def more_nodes(nodes, service):
 async def test_a_gang_that_does_not_fit_goes_to_nodes_without_host_state_one_by_one(nodes, service, scheduler):
     workers = gang(6, size=7)
     pods = [make_launcher(workers), *workers]
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     offered = []
     for each in pods:
         offered.append((await scheduler.ask(each, "abcd"))[0])
@@ -495,7 +470,7 @@ async def test_a_gang_that_does_not_fit_goes_to_nodes_without_host_state_one_by_
 @pytest.mark.usefixtures("more_nodes")
 async def test_a_gang_that_does_not_fit_is_not_bound_to_nodes_with_host_state(nodes, service, scheduler):
     pods = gang(6)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     assert set(await scheduler.ask(pods[0], "abcd")) <= {"c", "d"}
 
     assert await scheduler.ask(pods[0], "ab") == []
@@ -506,7 +481,7 @@ async def test_a_gang_that_does_not_fit_is_not_bound_to_nodes_with_host_state(no
 @pytest.mark.usefixtures("more_nodes")
 async def test_a_gang_of_which_pods_are_missing_goes_nowhere(nodes, service, scheduler):
     pods = gang(6)
-    await create(nodes, service, pods[:5])
+    await create(nodes, service, *pods[:5])
 
     assert await scheduler.ask(pods[0], "abcd") == []
     assert await scheduler.bind(pods[0], "c") == "gang default/train: 5 of 6 pods exist"
@@ -515,7 +490,7 @@ async def test_a_gang_of_which_pods_are_missing_goes_nowhere(nodes, service, sch
 @pytest.mark.usefixtures("more_nodes")
 async def test_a_gang_waits_for_nodes_with_host_state_by_default(nodes, service, scheduler):
     pods = gang(6)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
 
     assert await scheduler.ask(pods[0], "abcd") == []
     assert "4 of 6 pods fit together" in await scheduler.bind(pods[0], "c")
@@ -535,7 +510,7 @@ def make_launcher(workers):
 async def test_places_are_kept_after_the_binding_of_a_launcher(nodes, service, scheduler, clock, *, fault, kept):
     workers = gang(4, size=5)
     launcher = make_launcher(workers)
-    await create(nodes, service, [*workers, launcher])
+    await create(nodes, service, *workers, launcher)
     offered = [(await scheduler.ask(each))[0] for each in (*workers, launcher)]
     nodes.server.inject(fault, verb="create", resource="pods")
     await scheduler.bind(launcher, "a")
@@ -556,7 +531,7 @@ async def test_the_object_of_a_group_has_the_minimum(nodes, service, scheduler, 
     nodes.server.put(pod_group(3, source=source, version=version))
     spec = {"schedulingGroup": {"podGroupName": "train"}} if source == KUBERNETES else {}
     pods = [replace(each, labels={} if spec else {source: "train"}, annotations={}) for each in gang(5)]
-    await create(nodes, service, pods, **spec)
+    await create(nodes, service, *pods, **spec)
     key = service.live.pod_groups.key(pods[0].uid)
     await until(lambda: service.live.pod_groups.members(key).minimum == 3)
 
@@ -567,7 +542,7 @@ async def test_the_object_of_a_group_has_the_minimum(nodes, service, scheduler, 
 
 async def test_without_a_minimum_all_pods_that_exist_are_needed(nodes, service, scheduler):
     pods = [replace(each, labels={}, annotations={VOLCANO: "train"}) for each in gang(5)]
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     assert await scheduler.ask(pods[0]) == []
 
     nodes.server.remove("pods", pods[4].name)
@@ -580,7 +555,7 @@ async def test_room_for_a_whole_gang_wakes_all_of_it(nodes, service, scheduler, 
     nodes.create(holder, "a")
     nodes.admit("a", holder)
     pods = gang(4)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     await until(lambda: holder.uid in service.live.cluster.record("a").ledger.pods)
     assert [await scheduler.ask(each) for each in pods] == [[]] * 4
     clock[0] += 100
@@ -603,7 +578,7 @@ async def test_a_gang_is_not_overtaken_for_ever(nodes, service, scheduler, http,
         nonlocal came
         each, came = small[came], came + 1
         if offered := await scheduler.ask(each):
-            await create(nodes, service, [each])
+            await create(nodes, service, each)
             assert await scheduler.bind(each, offered[0]) == ""
             nodes.admit(offered[0], each)
             await until(lambda: each.uid in service.live.cluster.record(offered[0]).ledger.pods)
@@ -641,7 +616,7 @@ async def test_no_pod_is_bound_to_a_node_after_one_whose_binding_is_unknown(node
     """It could be bound before or after it, and the kubelet admits in this order."""
     monkeypatch.setattr("alignup.placement.scheduling.bindings.TURN_SECONDS", 0.0)
     pods = gang(2)
-    await create(nodes, service, pods)
+    await create(nodes, service, *pods)
     scheduler.names = "a"
     for each in pods:
         assert await scheduler.ask(each) == ["a"]

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from alignup.kubernetes.api import Timing
-from alignup.placement.scheduling.kept_nodes import ROOM_SECONDS, UNSUITABLE_SECONDS, UNUSED_SECONDS
+from alignup.placement.scheduling.kept_nodes import UNSUITABLE_SECONDS
 from alignup.placement.scheduling.options import PATIENCE_SECONDS
-from alignup.placement.scheduling.scheduling_state import CHECK_SECONDS
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice
-from tests.schedule.test_extender import PLAIN, WIDE, bound, filtered, post
-from tests.schedule.test_wake_up import woken
+from tests.schedule.test_extender import PLAIN, WIDE, bound, create, filtered, post
+from tests.schedule.test_wake_up import clock, timing, woken
+
+__all__ = ["clock", "timing"]
 
 pytestmark = pytest.mark.anyio
 
@@ -22,16 +22,6 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
 DEVICE: dict[str, Any] = {"example.com/other": "1"}
 OTHER_DEVICE = pod("wide", cpu="1", memory="1Gi", **DEVICE)
 KEPT = "kept for default/wide, which has waited longer"
-
-
-@pytest.fixture
-def clock():
-    return [0.0]
-
-
-@pytest.fixture
-def timing(timing, clock):
-    return Timing(retry=0.0, sleep=timing.sleep, clock=lambda: clock[0])
 
 
 def small(number, cpus=2, **spec):
@@ -52,8 +42,7 @@ async def place(http, nodes, service, asked, names="a"):
     if not answer["NodeNames"]:
         return False
     (host,) = answer["NodeNames"]
-    nodes.create(asked)
-    await until(lambda: service.live.find_pod("default", asked.name))
+    await create(nodes, service, asked)
     assert await bound(http, asked, host) == ""
     nodes.admit(host, asked)
     await until(lambda: asked.uid in service.live.cluster.record(host).ledger.pods)
@@ -103,18 +92,6 @@ async def keep(http, nodes, service, clock):
     assert service.numbers()["alignup_schedule_kept_nodes"][1] == 1
 
 
-async def test_a_kept_node_is_for_pods_that_fit_beside_the_waiting_one(http, nodes, service, clock):
-    await keep(http, nodes, service, clock)
-
-    answer = await filtered(http, small(3), names="a")
-    assert answer["NodeNames"] == []
-    assert answer["FailedAndUnresolvableNodes"] == {"a": KEPT}
-    assert (await filtered(http, small(4, 1), names="a"))["NodeNames"] == ["a"]
-    assert (await filtered(http, names="a"))["FailedAndUnresolvableNodes"]["a"] != KEPT  # which waits for it
-    urgent = api_pod(small(5), priority=1000)
-    assert (await filtered(http, urgent, names="a"))["NodeNames"] == ["a"]
-
-
 async def test_a_pod_that_no_kubelet_aligns_does_not_take_a_kept_node(http, nodes, service, clock):
     await keep(http, nodes, service, clock)
     burstable = {**PLAIN, "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "4"}}}]}}
@@ -141,26 +118,6 @@ async def test_the_waiting_pod_is_woken_before_others_that_the_node_admits(http,
 
     await until(lambda: len(woken(nodes)) == 2)
     assert woken(nodes) == [other.name, "wide"]
-
-
-async def test_a_node_is_not_kept_for_a_pod_that_does_not_take_it(http, nodes, service, clock):
-    await keep(http, nodes, service, clock)
-    await end(nodes, service, small(1))
-    await end(nodes, service, small(2))
-    await until(lambda: service.live.verdict(WIDE, "a").admits)
-    clock[0] += CHECK_SECONDS
-
-    kept = []
-    with capture_logs() as log:
-        for _ in range(4):
-            kept.append(bool((await filtered(http, small(3, 4), names="a"))["FailedAndUnresolvableNodes"]))
-            clock[0] += ROOM_SECONDS / 2
-        clock[0] += UNUSED_SECONDS - 2 * ROOM_SECONDS
-        kept.append(bool((await filtered(http, small(3, 4), names="a"))["FailedAndUnresolvableNodes"]))
-
-    assert kept == [True, True, False, False, False]
-    (entry,) = [entry for entry in log if entry["event"] == "node no longer kept"]
-    assert (entry["pod"], entry["node"]) == ("default/wide", "a")
 
 
 @pytest.mark.parametrize(
@@ -205,11 +162,14 @@ async def test_a_node_is_kept_for_a_pod_whose_devices_others_have_now(http, node
 
 async def test_a_node_is_not_kept_any_longer_when_its_pod_is_gone_or_may_not_go_there(http, nodes, service, clock):
     await keep(http, nodes, service, clock)
-    nodes.server.put(node("a", unschedulable=True))
-    await until(lambda: service.live.nodes.get("a").spec.unschedulable)
+    with capture_logs() as log:
+        nodes.server.put(node("a", unschedulable=True))
+        await until(lambda: service.live.nodes.get("a").spec.unschedulable)
     clock[0] += 10
     await filtered(http, small(3), names="b")
     assert service.numbers()["alignup_schedule_kept_nodes"][1] == 0
+    (entry,) = [entry for entry in log if entry["event"] == "node no longer kept"]
+    assert (entry["pod"], entry["node"]) == ("default/wide", "a")
 
     nodes.server.put(node("a"))
     await until(lambda: not service.live.nodes.get("a").spec.unschedulable)

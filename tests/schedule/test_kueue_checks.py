@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import ParseError
 from alignup.documents.codec import convert
-from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, KueueWorkload, TopologyAssignment
+from alignup.kubernetes.api.kueue_resources import WORKLOAD_ANNOTATION, TopologyAssignment
 from alignup.placement.verdict import WAITS_FOR_CONFIRMATION
 from alignup.schedule import schedulable_nodes
 from alignup.schedule.kueue_checks import (
@@ -86,6 +86,11 @@ class Kueue:
             },
         )
 
+    async def reserve_until(self, state, name, *args, **options):
+        """Give a workload its quota, and wait until its check has this state."""
+        self.reserve(name, *args, **options)
+        await until(lambda: self.state(name) == state)
+
     def workload(self, name):
         """Return a copy of a workload: the server ignores what is equal to the object that it has."""
         return deepcopy(next(each for each in self.server.objects("workloads") if each["metadata"]["name"] == name))
@@ -122,9 +127,7 @@ async def checks(kueue, client, live, follow, clock):
 
 
 async def test_a_workload_whose_pods_fit_together_is_ready(kueue, checks):
-    kueue.reserve("pair")
-
-    await until(lambda: kueue.state("pair") == "Ready")
+    await kueue.reserve_until("Ready", "pair")
 
     assert kueue.check("pair")["message"] == "its 2 pods fit together on 2 nodes"
     assert kueue.check("pair")["lastTransitionTime"] == "2027-01-15T08:00:00Z"
@@ -141,9 +144,7 @@ async def test_the_check_is_active_once_a_controller_handles_it(kueue, checks):
 
 
 async def test_a_workload_that_does_not_fit_is_tried_again_later(kueue, checks):
-    kueue.reserve("three", 3)
-
-    await until(lambda: kueue.state("three") == "Retry")
+    await kueue.reserve_until("Retry", "three", 3)
 
     check = kueue.check("three")
     assert check["message"].startswith("2 of 3 pods fit together; ")
@@ -153,9 +154,9 @@ async def test_a_workload_that_does_not_fit_is_tried_again_later(kueue, checks):
 
 async def test_requests_default_to_limits_as_in_the_pods_of_the_template(kueue, checks):
     resources = {"limits": {"cpu": "4", "memory": "1Gi"}}
-    kueue.reserve("three", 3, template={"spec": {"containers": [{"name": "app", "resources": resources}]}})
-
-    await until(lambda: kueue.state("three") == "Retry")
+    await kueue.reserve_until(
+        "Retry", "three", 3, template={"spec": {"containers": [{"name": "app", "resources": resources}]}}
+    )
 
     assert kueue.check("three")["message"].startswith("2 of 3 pods fit together; ")
 
@@ -172,8 +173,7 @@ async def test_what_the_template_demands_counts(kueue, checks, policy, message):
 
 async def test_every_retry_takes_longer_up_to_a_limit(kueue, checks):
     for retries, seconds in ((1, 2 * FIRST_RETRY), (50, LONGEST_RETRY)):
-        kueue.reserve("three", 3, retries=retries)
-        await until(lambda: kueue.state("three") == "Retry")
+        await kueue.reserve_until("Retry", "three", 3, retries=retries)
         assert kueue.check("three")["requeueAfterSeconds"] == seconds
 
 
@@ -190,38 +190,31 @@ async def test_two_workloads_that_fit_only_one_at_a_time_are_not_both_ready(kueu
 
 
 async def test_a_workload_that_has_lost_its_place_does_not_hold_up_others(kueue, checks, nodes, live):
-    kueue.reserve("first")
-    await until(lambda: kueue.state("first") == "Ready")
+    await kueue.reserve_until("Ready", "first")
     kueue.add_condition("first", "Admitted")
     foreign = pod("foreign", cpu="4", memory="1Gi")
     nodes.create(foreign, "a")
     nodes.admit("a", foreign)
     await until(lambda: "foreign" in live.cluster.record("a").ledger.pods)
 
-    kueue.reserve("small", 1, cpu="1")
-    await until(lambda: kueue.state("small") == "Ready")
+    await kueue.reserve_until("Ready", "small", 1, cpu="1")
 
-    kueue.reserve("second", 1)
-    await until(lambda: kueue.state("second") == "Retry")
+    await kueue.reserve_until("Retry", "second", 1)
     message = kueue.check("second")["message"]
     assert message.startswith("its 1 pod fits on 1 node, but not beside the pods of default/first, default/small, ")
 
 
 async def test_the_message_on_a_workload_that_fits_nowhere_names_no_others(kueue, checks):
-    kueue.reserve("first", 1)
-    await until(lambda: kueue.state("first") == "Ready")
+    await kueue.reserve_until("Ready", "first", 1)
 
-    kueue.reserve("second", 3)
-
-    await until(lambda: kueue.state("second") == "Retry")
+    await kueue.reserve_until("Retry", "second", 3)
     assert kueue.check("second")["message"].startswith("2 of 3 pods fit together; ")
 
 
 @pytest.fixture
 async def started(kueue, checks, nodes, live):
     """A workload whose pod runs."""
-    kueue.reserve("first", 1)
-    await until(lambda: kueue.state("first") == "Ready")
+    await kueue.reserve_until("Ready", "first", 1)
     started = pod("first-0", cpu="4", memory="1Gi")
     document = api_pod(started, "a", phase="Running")
     document["metadata"]["annotations"] = {WORKLOAD_ANNOTATION: "first"}
@@ -231,9 +224,7 @@ async def started(kueue, checks, nodes, live):
 
 
 async def test_pods_that_are_bound_do_not_count_twice(kueue, started):
-    kueue.reserve("second", 1)
-
-    await until(lambda: kueue.state("second") == "Ready")
+    await kueue.reserve_until("Ready", "second", 1)
 
 
 async def test_pods_whose_end_was_not_watched_do_not_count_as_bound(kueue, started, live, server):
@@ -242,35 +233,26 @@ async def test_pods_whose_end_was_not_watched_do_not_count_as_bound(kueue, start
     server.expire(watches=True)
     server.hold(held=False)
     await until(lambda: live.find_pod("default", "first-0") is None)
-    kueue.reserve("first", 1)
-    await until(lambda: kueue.state("first") == "Ready")
+    await kueue.reserve_until("Ready", "first", 1)
 
-    kueue.reserve("second")
-
-    await until(lambda: kueue.state("second") == "Retry")
+    await kueue.reserve_until("Retry", "second")
 
 
 async def test_an_unreadable_workload_that_passed_does_not_reject_another(kueue, checks, clock, server):
-    kueue.reserve("first", 1)
-    await until(lambda: kueue.state("first") == "Ready")
+    await kueue.reserve_until("Ready", "first", 1)
     document = kueue.workload("first")
     document["spec"]["podSets"][0]["template"] = {"spec": overflowing_pod("bad")["spec"]}
     document["status"]["conditions"].append({"type": "Admitted", "status": "True"})
     server.put(document)
 
-    kueue.reserve("second", 1)
-
-    await until(lambda: kueue.state("second") == "Ready")
+    await kueue.reserve_until("Ready", "second", 1)
 
 
 async def test_a_workload_that_does_not_start_gives_its_place_back(kueue, checks, clock):
-    kueue.reserve("first")
-    await until(lambda: kueue.state("first") == "Ready")
+    await kueue.reserve_until("Ready", "first")
     clock[0] += STARTING_SECONDS + 1
 
-    kueue.reserve("second")
-
-    await until(lambda: kueue.state("second") == "Ready")
+    await kueue.reserve_until("Ready", "second")
 
 
 async def test_a_ready_workload_that_no_longer_fits_is_tried_again_unless_it_was_admitted(kueue, checks, nodes):
@@ -315,18 +297,14 @@ async def labels(nodes, live):
 
 async def test_flavors_and_the_topology_assignment_limit_the_nodes(kueue, checks, labels):
     kueue.flavor("only-a", pool="a")
-    kueue.reserve("flavored", assignment={"flavors": {"cpu": "only-a"}})
-    await until(lambda: kueue.state("flavored") == "Retry")
+    await kueue.reserve_until("Retry", "flavored", assignment={"flavors": {"cpu": "only-a"}})
     assert kueue.check("flavored")["message"].startswith("1 of 2 pods fit together; ")
 
-    kueue.reserve("spread", assignment=assign_domains(a=1, b=1))
-    await until(lambda: kueue.state("spread") == "Ready")
+    await kueue.reserve_until("Ready", "spread", assignment=assign_domains(a=1, b=1))
 
-    kueue.reserve("spread", 3, cpu="3", assignment=assign_domains(a=2, b=1))
-    await until(lambda: kueue.state("spread") == "Ready")
+    await kueue.reserve_until("Ready", "spread", 3, cpu="3", assignment=assign_domains(a=2, b=1))
 
-    kueue.reserve("together", assignment=assign_domains(a=2))
-    await until(lambda: kueue.state("together") == "Retry")
+    await kueue.reserve_until("Retry", "together", assignment=assign_domains(a=2))
 
 
 async def test_every_node_is_selected_once_for_all_domains_of_a_pod_set(kueue, checks, labels, monkeypatch):
@@ -337,9 +315,7 @@ async def test_every_node_is_selected_once_for_all_domains_of_a_pod_set(kueue, c
         return exclusions(node, spec)
 
     monkeypatch.setattr(schedulable_nodes, "exclusions", record)
-    kueue.reserve("spread", 4, cpu="1", assignment=assign_domains(a=1, b=1, c=1, d=1))
-
-    await until(lambda: kueue.state("spread") == "Retry")
+    await kueue.reserve_until("Retry", "spread", 4, cpu="1", assignment=assign_domains(a=1, b=1, c=1, d=1))
 
     assert sorted(asked) == ["a", "b"]
 
@@ -383,9 +359,7 @@ async def test_other_tasks_run_between_the_decisions_on_two_workloads(kueue, che
     ],
 )
 async def test_a_workload_that_cannot_be_decided_on_is_rejected_in_words(kueue, checks, count, template, problem):
-    kueue.reserve("bad", count, template=template)
-
-    await until(lambda: kueue.state("bad") == "Rejected")
+    await kueue.reserve_until("Rejected", "bad", count, template=template)
 
     assert problem in kueue.check("bad")["message"]
 
@@ -401,9 +375,7 @@ async def test_a_defect_in_the_decision_on_a_workload_does_not_end_the_controlle
     with monkeypatch.context() as patch:
         patch.setattr(checks, "answer", fail_on_bad)
         kueue.reserve("bad")
-        kueue.reserve("pair")
-
-        await until(lambda: kueue.state("pair") == "Ready")
+        await kueue.reserve_until("Ready", "pair")
 
         assert kueue.state("bad") == "Pending"
     await until(lambda: kueue.state("bad") in {"Ready", "Retry"})  # it is tried again, although nothing changes
@@ -413,8 +385,7 @@ async def test_a_defect_in_the_decision_on_a_workload_does_not_end_the_controlle
 
 async def test_all_checks_of_a_workload_are_written_when_one_changes(kueue, checks, server, clock):
     """Server-side apply gives up the entries that an apply leaves out."""
-    kueue.reserve("pair")
-    await until(lambda: kueue.state("pair") == "Ready")
+    await kueue.reserve_until("Ready", "pair")
     clock[0] += 1
     kueue.add_check("second")
     document = kueue.workload("pair")
@@ -434,9 +405,7 @@ async def test_workloads_without_quota_or_with_other_checks_are_left_alone(kueue
     document = kueue.workload("foreign")
     document["status"]["admissionChecks"][0]["name"] = "other"
     server.put(document)
-    kueue.reserve("pair")
-
-    await until(lambda: kueue.state("pair") == "Ready")
+    await kueue.reserve_until("Ready", "pair")
 
     assert (kueue.state("finished"), kueue.check("foreign", "other")["state"]) == ("Pending", "Pending")
 
@@ -485,9 +454,3 @@ class TestTopologyAssignment:
         else:
             with pytest.raises(ParseError, match="too few values"):
                 list(assignment.domains())
-
-
-def test_a_workload_of_the_api_is_read():
-    workload = convert({"metadata": {"name": "x", "namespace": "y"}, "spec": {}}, KueueWorkload)
-
-    assert workload.metadata.full_name == "y/x"

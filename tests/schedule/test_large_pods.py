@@ -15,10 +15,8 @@ from alignup.schedule.extender.messages import ExtenderArgs
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS, until
 from tests.observe.api_objects import api_pod
-from tests.schedule.test_extender import WIDE, filtered, post
-from tests.schedule.test_pages import pages, text_of
-
-__all__ = ["pages"]
+from tests.schedule.test_extender import WIDE, create, filtered, post
+from tests.schedule.test_pages import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -71,12 +69,10 @@ async def test_others_are_answered_while_hosts_decide_on_a_large_pod(http, nodes
 async def test_explanations_and_pages_about_a_large_pod_leave_the_event_loop(http, nodes, service, decisions):
     made, go = decisions
     go.set()
-    nodes.server.put(large())
-    await until(lambda: service.live.find_pod("default", "large"))
+    await create(nodes, service, large())
 
     assert (await http.get("/v1/explain/default/large")).json()["counts"]["admits"] == 2
-    nodes.server.put(large("other", count=LARGE + 2))
-    await until(lambda: service.live.find_pod("default", "other"))
+    await create(nodes, service, large("other", count=LARGE + 2))
     assert (await http.get("/pods/default/other")).status_code == 200
 
     assert made
@@ -92,8 +88,7 @@ async def test_a_waiting_large_pod_is_decided_on_outside_the_event_loop_when_a_n
         nodes.create(pod(f"on-{host}", cpu="4", memory="1Gi"), host)
         nodes.admit(host, pod(f"on-{host}", cpu="4", memory="1Gi"))
     await until(lambda: not service.live.choose(WIDE))
-    nodes.server.put(large())
-    await until(lambda: service.live.find_pod("default", "large"))
+    await create(nodes, service, large())
     assert (await filtered(http, large()))["NodeNames"] == []
     made.clear()
 
@@ -139,8 +134,7 @@ async def test_a_pod_with_too_many_containers_is_refused_before_anything_is_comp
     words = "spec: the pod has 6000 containers and init containers; alignup decides on pods with 500 at most"
 
     assert (await filtered(http, document))["Error"] == f"alignup cannot read the pod: {words}"
-    nodes.server.put(document)
-    await until(lambda: service.live.find_pod("default", "large"))
+    await create(nodes, service, document)
     answer = await http.get("/v1/explain/default/large")
     assert (answer.status_code, answer.json()["detail"]) == (422, f"Invalid pod: {words}")
     assert (await http.get("/pods/default/large")).status_code == 422
@@ -156,12 +150,12 @@ async def test_the_largest_pod_that_is_read_is_decided_on(http, decisions):
     assert (await filtered(http, large(count=MAX_CONTAINERS)))["NodeNames"] == ["a"]
 
 
-async def test_a_pasted_manifest_with_too_many_containers_is_refused(pages):
+async def test_a_pasted_manifest_with_too_many_containers_is_refused(http):
     manifest = pod_to_dict(WIDE)
     manifest["spec"]["initContainers"] = [{"name": f"x{number}"} for number in range(MAX_CONTAINERS)]
-    headers = {"origin": str(pages.base_url).rstrip("/")}
+    headers = {"origin": str(http.base_url).rstrip("/")}
 
-    response = await pages.post("/where", data={"manifest": json.dumps(manifest)}, headers=headers)
+    response = await http.post("/where", data={"manifest": json.dumps(manifest)}, headers=headers)
 
     assert "501 containers and init containers" in text_of(response)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.kubernetes.api import Timing
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.options import PATIENCE_SECONDS
 from alignup.schedule.cluster_plan import JOBS, VOLUME_CLAIMS, VOLUMES
@@ -17,24 +16,17 @@ from alignup.schedule.object_events import EVENTS
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.html_reader import HtmlReader
 from tests.observe.api_objects import api_pod, served
 from tests.schedule.gang_objects import SERVED_GROUPS, member
 from tests.schedule.test_kept_nodes import UNSCHEDULABLE
+from tests.schedule.test_pages import text_of
+from tests.schedule.test_wake_up import clock, timing
+
+__all__ = ["clock", "timing"]
 
 pytestmark = pytest.mark.anyio
 
 REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
-
-
-@pytest.fixture
-def clock():
-    return [0.0]
-
-
-@pytest.fixture
-def timing(timing, clock):
-    return Timing(retry=0.0, sleep=timing.sleep, clock=lambda: clock[0])
 
 
 @pytest.fixture
@@ -70,10 +62,6 @@ def wait_for_room(nodes, waiting, **spec):
     document = api_pod(waiting, phase="Pending", **spec)
     document["metadata"] |= {"creationTimestamp": "2026-11-16T00:00:00Z"}
     nodes.server.put({**document, "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}})
-
-
-def text_of(response) -> str:
-    return re.sub(r"\s+", " ", HtmlReader(response.text).text)
 
 
 # Proposals

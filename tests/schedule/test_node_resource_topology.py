@@ -13,7 +13,6 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES
 from alignup.observe.observation import join
 from alignup.observe.published_objects import FingerprintMethod, node_topology
 from alignup.placement.score import POINT
-from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.schedule.node_resource_topology import charge, read_zones, zones_verdict
 from alignup.testing.api_server import ServedResource
@@ -160,15 +159,12 @@ def test_what_is_admitted_by_totals_is_admitted_by_the_kubelet():
 
 
 @pytest.fixture
-async def approximate(server, nodes, client, follow):
+async def approximate(server, nodes, start_live):
     """A cluster with node ``a`` whose exporter publishes totals only."""
     server.serve(SERVED)
     server.remove("hoststates", "a")
     server.put(topology(kubelet()))
-    made = LiveCluster(client, options=LiveClusterOptions(approximate=True))
-    follow(made.run())
-    await made.ready.wait()
-    return made
+    return await start_live(options=LiveClusterOptions(approximate=True))
 
 
 @pytest.mark.anyio

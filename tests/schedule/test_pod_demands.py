@@ -9,7 +9,7 @@ from alignup.placement.scheduling.options import ExtenderOptions
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.kubelets import SimulatedKubelet
-from tests.schedule.test_extender import PLAIN, bound, filtered, occupy
+from tests.schedule.test_extender import PLAIN, bound, create, filtered, occupy
 
 pytestmark = pytest.mark.anyio
 
@@ -39,26 +39,11 @@ async def test_only_nodes_that_place_the_pod_as_it_demands_are_offered(http, nod
     assert (await filtered(http, pod("z", cpu="3", memory="1Gi"), names=["a"]))["NodeNames"] == ["a"]
 
 
-async def test_a_binding_checks_the_demand_again(http, nodes, service):
-    await set_policy(nodes, service, "a", "none")
-    nodes.create(demanding("x"))
-    await until(lambda: service.live.find_pod("default", "x"))
-    assert (await filtered(http, demanding("x"), names=["a"]))["NodeNames"] == ["a"]
-    occupy(nodes, "a", pod("small", cpu="1", memory="1Gi"))
-    await until(lambda: "small" in service.live.cluster.record("a").ledger.pods)
-
-    problem = await bound(http, demanding("x"))
-
-    assert problem.startswith(f"node a does not admit the pod any more: {NOT_PLACED} (container app is on NUMA nodes")
-    assert nodes.bound()["x"] == ""
-
-
 async def test_a_pod_with_an_unknown_policy_waits_with_an_event(http, nodes, service):
     metadata = {"name": "plain", "namespace": "default", "uid": "plain", "annotations": {POLICY_ANNOTATION: "strict"}}
     plain = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": PLAIN["spec"]}
-    nodes.server.put({**plain, "status": {"phase": "Pending"}})  # what no kubelet aligns is not ignored either
-    nodes.create(demanding("x", policy="strict"))
-    await until(lambda: service.live.find_pod("default", "x") and service.live.find_pod("default", "plain"))
+    pending = {**plain, "status": {"phase": "Pending"}}  # what no kubelet aligns is not ignored either
+    await create(nodes, service, pending, demanding("x", policy="strict"))
 
     for asked in (demanding("x", policy="strict"), plain):
         answer = await filtered(http, asked)
@@ -85,10 +70,8 @@ async def test_nodes_that_are_not_observed_are_not_offered(http, nodes, service)
 
 async def test_the_answer_of_a_node_names_container_resource_and_change(http, nodes, service):
     await set_policy(nodes, service, "a", "none")
-    nodes.create(
-        replace(demanding("x", gpu="1"), annotations={SCOPE_ANNOTATION: "pod", POLICY_ANNOTATION: "restricted"})
-    )
-    await until(lambda: service.live.find_pod("default", "x"))
+    annotations = {SCOPE_ANNOTATION: "pod", POLICY_ANNOTATION: "restricted"}
+    await create(nodes, service, replace(demanding("x", gpu="1"), annotations=annotations))
 
     rows = (await http.get("/v1/explain/default/x")).json()["nodes"]
 

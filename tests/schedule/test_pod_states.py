@@ -16,10 +16,8 @@ from tests.cli.commands import in_process
 from tests.deadlines import until
 from tests.html_reader import HtmlReader, rows_of
 from tests.observe.api_objects import api_pod, overflowing_pod
-from tests.schedule.test_extender import OTHER, WIDE, occupy
-from tests.schedule.test_pages import HOSTILE, pages, text_of
-
-__all__ = ["pages"]
+from tests.schedule.test_extender import OTHER, WIDE, create, occupy
+from tests.schedule.test_pages import HOSTILE, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -76,8 +74,8 @@ def attention(response):
     return rows_of(before)
 
 
-async def test_failed_rejected_and_waiting_pods_stand_at_the_top(states, pages):
-    response = await pages.get("/")
+async def test_failed_rejected_and_waiting_pods_stand_at_the_top(states, http):
+    response = await http.get("/")
 
     rows = attention(response)
     assert [(row[0].strip(), row[1], row[2]) for row in rows[1:]] == [
@@ -100,32 +98,31 @@ async def test_failed_rejected_and_waiting_pods_stand_at_the_top(states, pages):
     assert re.search(r'<li class="tile wait"><span class="label">Waiting pods</span>.{0,40}>1<', response.text)
 
 
-async def test_a_cluster_without_failed_and_waiting_pods_has_no_table_of_them(pages):
-    response = await pages.get("/")
+async def test_a_cluster_without_failed_and_waiting_pods_has_no_table_of_them(http):
+    response = await http.get("/")
 
     assert attention(response) == []
     assert re.search(r'<li class="tile good"><span class="label">Rejected by kubelets</span>', response.text)
 
 
-async def test_the_page_is_renewed_when_a_pod_begins_to_wait(pages, nodes):
-    async with pages.stream("GET", "/v1/events") as stream:
+async def test_the_page_is_renewed_when_a_pod_begins_to_wait(http, nodes):
+    async with http.stream("GET", "/v1/events") as stream:
         lines = stream.aiter_lines()
         await anext(lines)
         nodes.server.put(waiting_pod(WIDE))
         while "event: changed" not in await anext(lines):
             pass
 
-    assert [row[1] for row in attention(await pages.get("/"))[1:]] == ["default/wide"]
+    assert [row[1] for row in attention(await http.get("/"))[1:]] == ["default/wide"]
 
 
-async def test_all_pods_are_listed_failed_ones_first(states, pages, nodes, service, monkeypatch):
-    nodes.server.put(api_pod(pod("done"), "a", phase="Succeeded"))
-    await until(lambda: service.live.find_pod("default", "done"))
+async def test_all_pods_are_listed_failed_ones_first(states, http, nodes, service, monkeypatch):
+    await create(nodes, service, api_pod(pod("done"), "a", phase="Succeeded"))
 
     def listed(response):
         return [(row[0].strip(), row[1]) for row in rows_of(response.text)[1:]]
 
-    response = await pages.get("/pods")
+    response = await http.get("/pods")
     assert listed(response) == [
         (REJECTED, "default/other"),
         (REJECTED, "default/web-7d9f-1and 1 more of ReplicaSet web-7d9f"),
@@ -135,20 +132,19 @@ async def test_all_pods_are_listed_failed_ones_first(states, pages, nodes, servi
         ("· Completed", "default/done"),
     ]
     assert "3 rejected by kubelets, 1 failed for other reasons, 1 waiting, 1 running, 1 completed" in text_of(response)
-    searched = await pages.get("/pods", params={"q": "default/web-7d9f"})
+    searched = await http.get("/pods", params={"q": "default/web-7d9f"})
     assert listed(searched) == [(REJECTED, "default/web-7d9f-1"), (REJECTED, "default/web-7d9f-0")]
-    assert listed(await pages.get("/pods", params={"q": "running"})) == [("✓ Running", "default/running")]
+    assert listed(await http.get("/pods", params={"q": "running"})) == [("✓ Running", "default/running")]
     monkeypatch.setattr(cluster_pages, "MAX_LISTED", 2)
-    short = await pages.get("/pods")
+    short = await http.get("/pods")
     assert listed(short) == listed(response)[:2]
     assert "4 more pods are not listed: search for a part of the name" in text_of(short)
 
 
-async def test_pods_are_found_by_their_owner(pages, nodes, service):
-    nodes.server.put(failed_pod("renamed", ownerReferences=[OWNER]))
-    await until(lambda: service.live.find_pod("default", "renamed"))
+async def test_pods_are_found_by_their_owner(http, nodes, service):
+    await create(nodes, service, failed_pod("renamed", ownerReferences=[OWNER]))
 
-    assert "default/renamed" in (await pages.get("/pods", params={"q": "default/web-7d9f"})).text
+    assert "default/renamed" in (await http.get("/pods", params={"q": "default/web-7d9f"})).text
 
 
 @pytest.mark.parametrize(
@@ -159,8 +155,8 @@ async def test_pods_are_found_by_their_owner(pages, nodes, service):
         ("running", "✓ Running on b", ""),
     ],
 )
-async def test_the_state_of_a_pod_and_the_prediction_stand_apart(states, pages, name, state, why):
-    response = await pages.get(f"/pods/default/{name}")
+async def test_the_state_of_a_pod_and_the_prediction_stand_apart(states, http, name, state, why):
+    response = await http.get(f"/pods/default/{name}")
 
     lead = re.search(r'<p class="lead">(.*?)</p>', response.text)
     assert lead is not None
@@ -168,11 +164,11 @@ async def test_the_state_of_a_pod_and_the_prediction_stand_apart(states, pages, 
     assert "admit" not in HtmlReader(lead[1]).text
     assert why in text_of(response)
     assert re.search(rf"Pod default/{name} would be admitted by (2|1|none) of 2 nodes", text_of(response))
-    document = (await pages.get(f"/v1/explain/default/{name}")).json()["state"]
+    document = (await http.get(f"/v1/explain/default/{name}")).json()["state"]
     assert (document["title"], document["why"]) == (state[2:], why)
 
 
-async def test_the_remedies_of_the_page_are_those_of_the_command(pages, nodes, service, tmp_path, monkeypatch):
+async def test_the_remedies_of_the_page_are_those_of_the_command(http, nodes, service, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_pages, "SEARCH_SECONDS", 600.0)
     for host in "ab":
         occupy(nodes, host, replace(OTHER, name=f"first-{host}", uid=f"first-{host}"))
@@ -181,7 +177,7 @@ async def test_the_remedies_of_the_page_are_those_of_the_command(pages, nodes, s
     await until(lambda: not any(service.live.verdict(WIDE, host).admits for host in "ab"))
     await until(lambda: service.live.find_pod("default", "wide"))
 
-    page = await pages.get("/pods/default/wide")
+    page = await http.get("/pods/default/wide")
 
     config = tmp_path / "config"
     nodes.server.write_kubeconfig(config)
@@ -197,22 +193,20 @@ async def test_the_remedies_of_the_page_are_those_of_the_command(pages, nodes, s
     assert "What would admit it on a (each change was tried):" in text_of(page)
 
 
-async def test_a_pod_that_cannot_be_read_is_listed_and_its_page_says_what_is_wrong(pages, nodes, service):
-    nodes.server.put(overflowing_pod("huge"))
-    await until(lambda: service.live.find_pod("default", "huge"))
+async def test_a_pod_that_cannot_be_read_is_listed_and_its_page_says_what_is_wrong(http, nodes, service):
+    await create(nodes, service, overflowing_pod("huge"))
 
-    assert [row[1] for row in attention(await pages.get("/"))[1:]] == ["default/huge"]
-    response = await pages.get("/pods/default/huge")
+    assert [row[1] for row in attention(await http.get("/"))[1:]] == ["default/huge"]
+    response = await http.get("/pods/default/huge")
     assert response.status_code == 422
     assert "amounts 19998 digits apart cannot be added" in text_of(response)
 
 
-async def test_hostile_reasons_and_owners_stay_text(pages, nodes, service):
-    nodes.server.put(failed_pod("hostile", reason=HOSTILE, ownerReferences=[{**OWNER, "name": HOSTILE}]))
-    await until(lambda: service.live.find_pod("default", "hostile"))
+async def test_hostile_reasons_and_owners_stay_text(http, nodes, service):
+    await create(nodes, service, failed_pod("hostile", reason=HOSTILE, ownerReferences=[{**OWNER, "name": HOSTILE}]))
 
     for place in ("/", "/pods", "/pods/default/hostile"):
-        response = await pages.get(place)
+        response = await http.get(place)
         assert HOSTILE in HtmlReader(response.text).text
         assert "<script>alert" not in response.text
 

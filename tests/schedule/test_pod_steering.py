@@ -29,7 +29,7 @@ from tests.observe.api_objects import ALLOCATABLE, api_pod, node
 from tests.schedule.assumptions import assume
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.observers import ScriptedObserver, add_marked_node, marked
-from tests.schedule.test_extender import bound, filtered
+from tests.schedule.test_extender import bound, create, filtered
 
 pytestmark = pytest.mark.anyio
 
@@ -59,12 +59,6 @@ async def steering(observer, service):
     await until(lambda: service.live.steering_instructions.synced)
     await until(lambda: all(len(service.live.cluster.steered(SMALL, name)) == 2 for name in "ab"))
     return service.live.scheduling.steering
-
-
-async def create(nodes, service, *pods):
-    for each in pods:
-        nodes.create(each)
-    await until(lambda: all(service.live.find_pod("default", each.name) for each in pods))
 
 
 def counted(service, outcome):
@@ -123,18 +117,6 @@ async def test_a_pod_is_bound_when_its_numa_node_is_the_only_choice(http, nodes,
     assert deviations(service) == {}
     assert observer.specs == [("a", "small", "1")]  # nothing is cleared
     assert service.metrics.registry.get_sample_value("alignup_steering_seconds_count") == 1
-
-
-async def test_pods_are_packed_by_default(http, nodes, service, steering, observer):
-    await create(nodes, service, SMALL, NEXT)
-    await bound(http, SMALL, "a")
-    await confirmed(service, observer, "a", "small")
-
-    assert await bound(http, NEXT, "a") == ""
-
-    await confirmed(service, observer, "a", "next")
-    assert observer.specs == [("a", "small", "1"), ("a", "next", "1")]
-    assert observer.numa_nodes("a", "next") == 2
 
 
 async def test_pods_without_the_request_and_nodes_without_markers_are_left_alone(
@@ -347,7 +329,7 @@ async def test_a_node_that_changes_meanwhile_is_checked_again(http, nodes, servi
     assert service.live.assumed == {}
 
 
-async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client, follow, observer):
+async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client, follow, observer, start_service):
     observer.answer = ""
     leader = ScheduleService(client)
     set_patience(leader)
@@ -361,26 +343,23 @@ async def test_a_new_leader_clears_the_instruction_of_the_last_one(nodes, client
     assert await begun == NOT_LEADING
 
     observer.answer = "Ready"
-    second = ScheduleService(client)
-    follow(second.run())
-    await until(lambda: second.leading)
+    second = await start_service()
     await until(lambda: observer.specs == [("a", "small", "1"), ("a", "", "")])
     await create(nodes, second, SMALL, NEXT)
-    set_patience(second, 0.05)
+    set_patience(second)
     assert await bind(second, NEXT, "a") == ""
     assert nodes.bound() == {"small": "", "next": "a"}
     await confirmed(second, observer, "a", "next")
     assert predictions(second, "as_predicted") == 1
 
 
-async def test_observers_that_may_hold_markers_for_longer_get_more_time(nodes, client, follow):
+async def test_observers_that_may_hold_markers_for_longer_get_more_time(nodes, client, follow, start_service):
     add_marked_node(nodes, "a")
     observer = ScriptedObserver(nodes, client)
     observer.answer = ""
     follow(observer.run())
-    patient = ScheduleService(client, extender=ExtenderOptions(steer_hold=20.0))
-    follow(patient.run())
-    await until(lambda: patient.leading and patient.live.steering_instructions.synced)
+    patient = await start_service(extender=ExtenderOptions(steer_hold=20.0))
+    await until(lambda: patient.live.steering_instructions.synced)
     await until(lambda: len(patient.live.cluster.steered(SMALL, "a")) == 2)
     await create(nodes, patient, SMALL)
     follow(bind(patient, SMALL, "a"))
@@ -489,11 +468,10 @@ async def test_an_unknown_annotation_is_reported(http, nodes, service, steering,
     assert event["reason"] == "UnknownNumaPreference"
 
 
-async def test_with_several_unconfirmed_pods_none_comes_while_another_is_steered(nodes, client, follow, observer):
-    made = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=3))
+async def test_with_several_unconfirmed_pods_none_comes_while_another_is_steered(nodes, observer, start_service):
+    made = await start_service(live=LiveClusterOptions(max_unconfirmed=3))
     set_patience(made, 0.05)
-    follow(made.run())
-    await until(lambda: made.leading and made.live.steering_instructions.synced)
+    await until(lambda: made.live.steering_instructions.synced)
     await until(partial(can_steer, made, SMALL, "a"))
     observer.answer = ""
     await create(nodes, made, SMALL, NEXT)
@@ -538,30 +516,6 @@ async def test_cpus_and_memory_come_beside_the_devices_of_claims(
     assert observer.numa_nodes("a", "asked") == numa_node
     name = "alignup_claimed_pods_total"
     assert service.metrics.registry.get_sample_value(name, {"alignment": "aligned"}) == 1
-
-
-async def test_many_pods_one_after_the_other_are_all_where_they_were_steered(nodes, client, follow, observer):
-    """Forty pods on four nodes; each ends after its admission, so that there is always room."""
-    made = ScheduleService(client, live=LiveClusterOptions(max_unconfirmed=2))
-    follow(made.run())
-    set_patience(made)
-    for name in "cd":
-        add_marked_node(nodes, name)
-    await until(lambda: made.leading and made.live.steering_instructions.synced)
-    for number in range(40):
-        name, wanted = "abcd"[number % 4], str(number // 4 % 2)
-        asked = marked(pod(f"p{number}", cpu="2", memory="1Gi", annotations={NUMA_ANNOTATION: wanted}))
-        await until(partial(can_steer, made, asked, name))
-        await create(nodes, made, asked)
-        assert await bind(made, asked, name) == ""
-        await confirmed(made, observer, name, asked.uid)
-        assert observer.numa_nodes(name, asked.uid) == 1 << int(wanted)
-        nodes.kubelets[name].end(asked.uid)
-        nodes.server.remove("pods", asked.name)
-        nodes.kubelets[name].host.release(asked.uid)
-        nodes.kubelets[name].ended.clear()
-        nodes.report(name)
-    assert (counted(made, "ready"), predictions(made, "as_predicted")) == (40, 40)
 
 
 async def test_explanations_say_where_a_pod_is_steered_to_and_why(http, nodes, service, steering, observer):

@@ -22,16 +22,21 @@ BUDGETS = ServedResource(kind="PodDisruptionBudget", plural="poddisruptionbudget
 HIGH = replace(WIDE, priority=1000)  # 4 CPUs: all of NUMA node 1
 
 
-@pytest.fixture
-async def full(nodes, service):
-    """Node ``a`` has a pod on each NUMA node, ``b`` an important one; each admits 2 more CPUs somewhere else."""
-    for host, priority in (("a", 10), ("b", 2000)):
+async def fill(nodes, service, important):
+    """A pod on each NUMA node of ``a`` and ``b``; *important* is the priority of those on ``b``."""
+    for host, priority in (("a", 10), ("b", important)):
         for number, cpus in enumerate("34"):
             held = replace(pod(f"{host}-{number}", cpu=cpus, memory="1Gi"), priority=priority)
             nodes.create(held, host, priority=priority)
             nodes.admit(host, held)
-    await until(lambda: not service.live.choose(WIDE) and len(service.live.pods.objects) == 4)
+    await until(lambda: not service.live.choose(WIDE) and len(service.live.pods.objects) >= 4)
     return service
+
+
+@pytest.fixture
+async def full(nodes, service):
+    """Node ``a`` has a pod on each NUMA node, ``b`` an important one; each admits 2 more CPUs somewhere else."""
+    return await fill(nodes, service, 2000)
 
 
 async def victims(http, proposed, asked=HIGH):
@@ -141,14 +146,10 @@ def nodes(nodes):
 @pytest.fixture
 async def crowded(nodes, service, request):
     """A gang waits, and both nodes have a pod on each NUMA node; the parameter is the priority of the one on b."""
-    for host, priority in (("a", 10), ("b", request.param)):
-        for number, cpus in enumerate("34"):
-            held = replace(pod(f"{host}-{number}", cpu=cpus, memory="1Gi"), priority=priority)
-            nodes.create(held, host, priority=priority)
-            nodes.admit(host, held)
     for each in TRAIN:
         nodes.create(each, priority=1000)
-    await until(lambda: not service.live.choose(WIDE) and len(service.live.pods.objects) == 6)
+    await fill(nodes, service, request.param)
+    await until(lambda: len(service.live.pods.objects) == 6)
     return service
 
 

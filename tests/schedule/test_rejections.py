@@ -13,10 +13,8 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod
 from tests.schedule.test_cluster_snapshot import kubelet, view
-from tests.schedule.test_extender import OTHER, bound, filtered
-from tests.schedule.test_pages import pages, text_of
-
-__all__ = ["pages"]
+from tests.schedule.test_extender import OTHER, bound, create, filtered
+from tests.schedule.test_pages import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +34,7 @@ def failed(host="b", cause=""):
 
 async def reject(http, nodes, service):
     """Bind a pod to a node that admits it, before which another comes to the node; its kubelet rejects the pod."""
-    nodes.create(OTHER)
-    await until(lambda: service.live.find_pod("default", "other"))
+    await create(nodes, service, OTHER)
     assert (await filtered(http, OTHER, "b"))["NodeNames"] == ["b"]
     nodes.server.inject(ApiFault(delay=0.1), verb="create", resource="pods")
     nodes.create(FOREIGN, "b")
@@ -52,7 +49,7 @@ def annotation(nodes):
     return stored["metadata"].get("annotations", {}).get(ANNOTATION)
 
 
-async def test_the_cause_of_a_rejection_is_recorded_and_told_while_the_node_is_unknown(http, nodes, service, pages):
+async def test_the_cause_of_a_rejection_is_recorded_and_told_while_the_node_is_unknown(http, nodes, service):
     await reject(http, nodes, service)
     await until(lambda: annotation(nodes) == CAUSE)
     await until(lambda: ANNOTATION in service.live.find_pod("default", "other").metadata.annotations)
@@ -64,7 +61,7 @@ async def test_the_cause_of_a_rejection_is_recorded_and_told_while_the_node_is_u
     assert answers["rejection"] == {"node": "b", "reason": text}
     (row,) = answers["nodes"]
     assert row["verdict"] == "rejects"
-    assert f"The kubelet of node b rejected the pod: {text}" in text_of(await pages.get("/pods/default/other"))
+    assert f"The kubelet of node b rejected the pod: {text}" in text_of(await http.get("/pods/default/other"))
 
 
 async def test_a_cause_that_cannot_be_recorded_is_logged(http, nodes, service):
@@ -79,8 +76,7 @@ async def test_a_cause_that_cannot_be_recorded_is_logged(http, nodes, service):
 
 async def test_a_rejection_after_the_admission_is_logged_counted_and_has_its_cause(http, nodes, service):
     """The kubelet restarts before the container runs, and its device plugin has not registered (k#125579)."""
-    nodes.create(OTHER)
-    await until(lambda: service.live.find_pod("default", "other"))
+    await create(nodes, service, OTHER)
     assert (await filtered(http, OTHER, "b"))["NodeNames"] == ["b"]
     assert await bound(http, OTHER, "b") == ""
     nodes.admit("b", OTHER)

@@ -11,7 +11,7 @@ from alignup.schedule.step_guard import FIRST_RETRY, LONGEST_RETRY, MAX_FAILURES
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.gang_objects import SERVED_GROUPS, gang
-from tests.schedule.test_extender import OTHER, WIDE, bound, filtered
+from tests.schedule.test_extender import OTHER, WIDE, bound, create, filtered
 from tests.schedule.test_kept_nodes import end
 
 pytestmark = pytest.mark.anyio
@@ -147,8 +147,7 @@ async def test_a_scheduler_gets_words_about_a_pod_that_fails_and_answers_about_o
 
 
 async def test_a_binding_that_fails_leaves_nothing_assumed(http, nodes, service, monkeypatch):
-    nodes.create(WIDE)
-    await until(lambda: service.live.find_pod("default", "wide"))
+    await create(nodes, service, WIDE)
     with monkeypatch.context() as patch:
         failing_for(patch, service.live.scheduling.assumptions, "assume", "wide")
         assert (await bound(http)).startswith("alignup failed on the pod, ")
@@ -160,9 +159,7 @@ async def test_a_binding_that_fails_leaves_nothing_assumed(http, nodes, service,
 
 async def test_a_gang_that_fails_waits_and_others_are_bound(http, nodes, service, monkeypatch):
     pods, single = gang(2), pod("single", cpu="4")
-    for each in (*pods, single):
-        nodes.create(each)
-    await until(lambda: all(service.live.find_pod("default", each.name) for each in (*pods, single)))
+    await create(nodes, service, *pods, single)
 
     def fail_always(*_args, **_kwargs):
         raise LookupError("a defect")

@@ -19,6 +19,7 @@ def clock():
 
 @pytest.fixture
 def timing(timing, clock):
+    """Of clients, whose clock stands still unless a test says otherwise."""
     return Timing(retry=0.0, sleep=timing.sleep, clock=lambda: clock[0])
 
 

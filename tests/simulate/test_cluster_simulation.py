@@ -171,12 +171,11 @@ class TestGangs:
 
 
 class TestRejections:
-    PODS = (submission("a", 0, 1000, cpu="3"), submission("b", 0, 1000, cpu="3"), submission("c", 0, 10, cpu="2"))
+    PODS = (submission("a", 0, 65, cpu="2"), submission("b", 0, 1000, cpu="3"), submission("c", 0, 10, cpu="2"))
 
     def test_a_pod_is_created_again_with_back_off(self):
         """After 10, 30, 70 … seconds; the totals fit, but no NUMA node does."""
-        pods = [submission("a", 0, 65, cpu="2"), submission("b", 0, 1000, cpu="3"), submission("c", 0, 10, cpu="2")]
-        simulation, result = run([group()], pods, "blind-most-allocated")
+        simulation, result = run([group()], self.PODS, "blind-most-allocated")
 
         assert result.rejections == {"TopologyAffinityError": 3}
         assert outcomes(simulation)["c"] == ("node-0", 70.0)
@@ -189,8 +188,7 @@ class TestRejections:
         assert (result.started, result.failed, result.rejected) == (2, 1, 3)
 
     def test_ours_waits_instead(self):
-        pods = [submission("a", 0, 65, cpu="2"), submission("b", 0, 1000, cpu="3"), submission("c", 0, 10, cpu="2")]
-        simulation, result = run([group()], pods)
+        simulation, result = run([group()], self.PODS)
 
         assert (result.rejected, result.mispredictions) == (0, 0)
         assert outcomes(simulation)["c"] == ("node-0", 65.0)

@@ -23,8 +23,8 @@ def example():
     return run(make_host(), arriving_in_order(small("a", gpu="1"), small("b", cpu="5"), shared))
 
 
-def test_the_row_of_an_admitted_pod():
-    first, *_ = rows(example())
+def test_rows_of_pods_that_are_admitted_rejected_and_without_nodes():
+    first, second, third = rows(example())
 
     assert first == {
         "time": "0",
@@ -46,21 +46,11 @@ def test_the_row_of_an_admitted_pod():
         "missing": "",
         "kubelet": "",
     }
-
-
-def test_the_row_of_a_rejected_pod():
-    _, second, _ = rows(example())
-
     assert second["outcome"] == "rejected"
     assert second["reason"] == "TopologyAffinityError"
     assert second["container"] == "app"
     assert second["shortfall"] == "cpu: 5 needed, at most 4 free on nodes 0-1"
     assert second["message"] == "Resources cannot be allocated with Topology locality"
-
-
-def test_the_row_of_a_pod_without_nodes():
-    *_, third = rows(example())
-
     assert (third["aligned"], third["nodes"], third["cpus"]) == ("", "", "")
 
 

@@ -95,35 +95,10 @@ class TestLargest:
             1: {"memory": 16 * GIB, "cpu": 4, GPU: 1, NIC: 1},
         }
 
-    def test_allocated_resources_are_not_offered(self):
-        kubelet = make_host()
-        admit(kubelet, make_pod("a", cpu="3", gpu="1"))
-
-        assert largest_requests(kubelet)[0] == {"memory": 15 * GIB - (64 << 20), "cpu": 0, GPU: 0, NIC: 1}
-
-    def test_a_node_without_free_memory_offers_no_cpus(self):
-        kubelet = make_host(fit_check=False)
-        admit(kubelet, make_pod("a", cpu="1", memory=str(16 * GIB - (64 << 20))))
-
-        assert largest_requests(kubelet)[0] == {"memory": 0, "cpu": 0, GPU: 1, NIC: 1}
-
-    def test_a_node_in_a_group_offers_no_memory(self):
-        kubelet = make_host(Policy.BEST_EFFORT)
-        admit(kubelet, make_pod("a", cpu="1", memory="20Gi"))
-
-        assert {node: largest["memory"] for node, largest in largest_requests(kubelet).items()} == {0: 0, 1: 0}
-
     def test_a_host_with_max_pods_offers_nothing(self):
         assert largest_requests(make_host(max_pods=0)) == {
             node: {"memory": 0, "cpu": 0, GPU: 0, NIC: 0} for node in (0, 1)
         }
-
-    def test_pods_on_shared_cpus_reduce_the_offer(self):
-        kubelet = make_host()
-        shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "5500m"}),))
-        admit(kubelet, shared)
-
-        assert [node["cpu"] for node in largest_requests(kubelet).values()] == [1, 1]
 
     def test_unmanaged_resources_are_not_reported(self):
         kubelet = make_host(memory=False)
@@ -137,13 +112,6 @@ class TestLargest:
         machine = replace(kubelet.machine, devices=(Device(GPU, "a", nodes=None), Device(GPU, "b", nodes=None)))
 
         assert [node[GPU] for node in largest_requests(Host(machine, kubelet.settings)).values()] == [2, 2]
-
-    def test_full_pcpus_only_offers_whole_cores(self):
-        options = {"full-pcpus-only": "true"}
-        kubelet = make_host(shape="pack:2 numa:1 core:4 pu:2", memory=False)
-        kubelet = Host(kubelet.machine, replace(kubelet.settings, cpus=replace(kubelet.settings.cpus, options=options)))
-
-        assert [node["cpu"] for node in largest_requests(kubelet).values()] == [6, 8]
 
     def test_half_a_core_left_in_total_is_not_offered(self):
         options = {"full-pcpus-only": "true"}

@@ -203,8 +203,3 @@ def test_a_dask_scheduler_that_is_away():
 
     with pytest.raises(SettingsError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"), engine:
         pass
-
-
-def test_a_job_that_is_run_twice_gives_the_same_row():
-    parcel = pack(tasks()[0])
-    assert run_packed(parcel) == run_packed(parcel)

@@ -35,8 +35,7 @@ def test_only_its_owner_can_open_the_lock(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_that_is_not_released_is_an_error_that_names_its_holder(tmp_path):
-    path = tmp_path / "api.sock"
+def test_a_lock_that_is_not_released_is_an_error_that_names_its_holder(path):
     with bind_lock(path), pytest.raises(ListenError, match=rf"process {os.getpid()} holds"), bind_lock(path, seconds=0):
         pass
 

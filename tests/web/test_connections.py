@@ -245,8 +245,7 @@ async def test_the_descriptor_of_a_client_that_reads_nothing_is_closed(tmp_path,
             await until(send)
 
 
-async def test_a_large_head_is_refused(tmp_path):
-    path = tmp_path / "api.sock"
+async def test_a_large_head_is_refused(path):
     async with on_unix(FakeBackend(), path, limits=ServerLimits(head_bytes=1000, end=1)):
         head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: %s\r\n\r\n"
         large = await send_raw(path, head % (b"x" * 950))
@@ -256,9 +255,8 @@ async def test_a_large_head_is_refused(tmp_path):
     assert small.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_many_short_headers_are_refused(tmp_path):
+async def test_many_short_headers_are_refused(path):
     """They need far more memory than their text."""
-    path = tmp_path / "api.sock"
     async with on_unix(FakeBackend(), path):
         many = await send_raw(path, HEALTHZ[:-2] + b"x:\r\n" * 4000 + b"\r\n")
 
@@ -275,7 +273,7 @@ async def test_many_short_headers_are_refused(tmp_path):
         pytest.param(HEALTHZ * 9, id="left"),
     ],
 )
-async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeypatch, request_):
+async def test_a_closed_connection_needs_no_garbage_collection(path, monkeypatch, request_):
     served = []
 
     class TracedConnection(ServedConnection):
@@ -284,7 +282,6 @@ async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeyp
             served.append(weakref.ref(self))
 
     monkeypatch.setattr("alignup.web.asgi_server.ServedConnection", TracedConnection)
-    path = tmp_path / "api.sock"
     gc.disable()
     try:
         async with on_unix(FakeBackend(), path):
@@ -297,9 +294,8 @@ async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeyp
         gc.enable()
 
 
-async def test_a_body_is_no_head(tmp_path):
+async def test_a_body_is_no_head(path):
     """A document that is larger than a head may be, also if the response precedes its end."""
-    path = tmp_path / "api.sock"
     body = b"x" * 5000
     head = b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n"
     async with on_unix(FakeBackend(), path, limits=ServerLimits(head_bytes=1000, end=1)):
@@ -312,8 +308,7 @@ async def test_a_body_is_no_head(tmp_path):
         writer.close()
 
 
-async def test_pipelined_requests_are_answered_in_order(tmp_path):
-    path = tmp_path / "api.sock"
+async def test_pipelined_requests_are_answered_in_order(path):
     agent = FakeBackend()
     await agent.admit_document(manifest("web", cpu="1", memory="1Gi"))
     last = b"GET /v1/pods/default-web HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -324,8 +319,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path):
     assert b'"uid":"default-web"' in answered
 
 
-async def test_endless_trailers_are_refused(tmp_path):
-    path = tmp_path / "api.sock"
+async def test_endless_trailers_are_refused(path):
     body = b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: "
     async with on_unix(FakeBackend(), path, limits=ServerLimits(head=600, head_bytes=1000, end=1)):
         answered = await send_raw(path, body, answer=b"API.", then=b"x" * 100)
@@ -342,8 +336,7 @@ async def test_endless_trailers_are_refused(tmp_path):
         pytest.param(HEALTHZ + b"rubbish\r\n\r\n", b"200", id="rubbish behind it"),
     ],
 )
-async def test_a_connection_ends_after_a_request_that_cannot_be_followed(tmp_path, request_, status):
-    path = tmp_path / "api.sock"
+async def test_a_connection_ends_after_a_request_that_cannot_be_followed(path, request_, status):
     async with on_unix(FakeBackend(), path, limits=ServerLimits(head=600, idle=600, end=1)):
         answered = await send_raw(path, request_ + HEALTHZ)
 
@@ -351,8 +344,7 @@ async def test_a_connection_ends_after_a_request_that_cannot_be_followed(tmp_pat
     assert answered.count(b"HTTP/1.1 ") == 1
 
 
-async def test_requests_behind_one_without_a_response_are_not_read(tmp_path):
-    path = tmp_path / "api.sock"
+async def test_requests_behind_one_without_a_response_are_not_read(path):
     sent, refusals = 0, 0
     async with on_unix(FakeBackend(), path, limits=ServerLimits(end=1)):
         with socket.socket(socket.AF_UNIX) as client:
@@ -369,8 +361,7 @@ async def test_requests_behind_one_without_a_response_are_not_read(tmp_path):
     assert sent < 2 << 20
 
 
-async def test_a_stream_over_http_1_0_has_no_chunks(tmp_path):
-    path = tmp_path / "api.sock"
+async def test_a_stream_over_http_1_0_has_no_chunks(path):
     async with asyncio.timeout(SECONDS), on_unix(FakeBackend(), path, limits=ServerLimits(end=1)) as stopping:
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET /v1/events HTTP/1.0\r\n\r\n")

@@ -13,17 +13,6 @@ import pytest
 from alignup.web.log import LogQueue, make_logger
 from tests.deadlines import wait_for
 
-
-@pytest.mark.parametrize("readable", [True, False])
-def test_a_name_cannot_break_a_line(readable):
-    out = io.StringIO()
-
-    make_logger(out, readable=readable).warning("manifest", detail="a\nb\x1b[2Jc")
-
-    assert len(out.getvalue().splitlines()) == 1
-    assert "\x1b[2J" not in out.getvalue()
-
-
 HOSTILE = 'x\n{"level": "error"}\r\x1b[31m\x9b2J\x7f\x85\u2028\u2029\u202e\ud800\t"\\é'
 
 

@@ -52,6 +52,7 @@ async def served_name(address):
 async def test_requests_over_tls(tmp_path):
     certificate = ServerCertificate(*install("first", tmp_path))
     async with serve(certificate) as address, client_at(address) as client:
+        assert address[0] == "127.0.0.1"  # by default
         assert (await client.get("/healthz")).text == "ok\n"
         assert (await client.get("/v1/pods")).status_code == 401
         assert (await client.get("/v1/pods", headers=TOKEN)).status_code == 200

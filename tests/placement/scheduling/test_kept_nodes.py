@@ -106,6 +106,13 @@ def full(name="full", *, markers=0):
 WIDE = pod("wide", cpu="4", memory="1Gi")
 
 
+def make_room(machine):
+    """All pods on the kept node end."""
+    for uid in ("full-0", "full-1"):
+        machine.hosts[NODE].release(uid)
+    machine.report(NODE)
+
+
 def kept_for(instructions):
     return [(each.node, each.holder) for each in instructions if isinstance(each, KeepNode)]
 
@@ -212,9 +219,7 @@ def kept_with_room(*, others=None, **options):
     machine.facts.forbidden["holder"] = set(others or ())
     machine.wait(pod("holder", cpu="3", memory="1Gi"))
     machine.pass_time(PATIENCE)
-    for uid in ("full-0", "full-1"):
-        machine.hosts[NODE].release(uid)
-    machine.report(NODE)
+    make_room(machine)
     return machine
 
 
@@ -313,9 +318,7 @@ def test_a_pod_that_does_not_take_its_node_gets_none_for_a_while():
     machine = Machine({NODE: full()})
     machine.wait(WIDE)
     machine.pass_time(PATIENCE)
-    for uid in ("full-0", "full-1"):
-        machine.hosts[NODE].release(uid)
-    machine.report(NODE)
+    make_room(machine)
 
     assert machine.pass_time(1.0) == []
     reason = "the pod was not placed although there was room"
@@ -343,9 +346,7 @@ def test_a_pod_is_not_steered_to_where_it_delays_the_one_that_its_node_is_kept_f
     machine = Machine({NODE: full(markers=8)})
     machine.wait(WIDE)
     machine.pass_time(PATIENCE)
-    for uid in ("full-0", "full-1"):
-        machine.hosts[NODE].release(uid)
-    machine.report(NODE)
+    make_room(machine)
     small = marked(pod("small", cpu="2", memory="1Gi", annotations={NUMA_ANNOTATION: wish}))
     facts = machine.wait(small, 1, state=WaitState.OTHER)
 

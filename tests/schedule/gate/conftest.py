@@ -19,6 +19,7 @@ __all__ = [
     "follow",
     "live",
     "nodes",
+    "run_controller",
     "server",
     "timing",
 ]
@@ -32,6 +33,11 @@ class ManualClock:
 
     def __call__(self) -> float:
         return self.now
+
+    def advance(self, seconds: float, controller: GateController) -> None:
+        """Let time pass, and the controller notice it."""
+        self.now += seconds
+        controller.notify()
 
 
 @pytest.fixture
@@ -55,12 +61,13 @@ async def follow(client, clocked):
 
 @pytest.fixture
 async def cluster(server, client, follow):
-    """Two empty nodes, ``a`` and ``b``, whose kubelets admit what the scheduler binds."""
+    """Two empty nodes, ``a`` and ``b``, whose kubelets admit what the scheduler binds: they never reject a pod."""
     made = GatedCluster(server, client)
     for name in "ab":
         made.add(name)
     follow(made.schedule())
-    return made
+    yield made
+    assert made.rejected == []
 
 
 @pytest.fixture
@@ -79,8 +86,18 @@ async def live(nodes, clocked, follow):
 
 
 @pytest.fixture
-async def controller(clocked, live, follow):
+def run_controller(clocked, live, follow):
+    """Start a controller with other options; it runs until the end of the test."""
+
+    def run(**options):
+        made = GateController(clocked, live, **options)
+        follow(made.run())
+        return made
+
+    return run
+
+
+@pytest.fixture
+async def controller(run_controller):
     """A controller that runs."""
-    made = GateController(clocked, live, options=GateOptions(patience=60.0))
-    follow(made.run())
-    return made
+    return run_controller(options=GateOptions(patience=60.0))

@@ -45,6 +45,8 @@ def clock():
 
 @pytest.fixture
 async def install(server, timing, clock):
+    """Install the authority for two webhooks, which do not trust it yet."""
+    server.put(configuration())
     access = Access(server=server.url, source="the test")
     async with ApiClient(access, timing=replace(timing, time_of_day=clock)) as client:
         yield lambda: install_authority(
@@ -82,19 +84,20 @@ def bundles(server):
     return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in document["webhooks"]]
 
 
-async def test_the_first_run_creates_the_secret_and_all_webhooks_trust_it(server, install):
-    server.put(configuration())
+def is_installed(server, certificates):
+    """Whether these certificates are in the Secret, and all webhooks trust them."""
+    return stored(server) == certificates and bundles(server) == [certificates.bundle] * 2
 
+
+async def test_the_first_run_creates_the_secret_and_all_webhooks_trust_it(server, install):
     certificates = await install()
 
-    assert stored(server) == certificates
-    assert bundles(server) == [certificates.bundle] * 2
+    assert is_installed(server, certificates)
     (written,) = server.objects("mutatingwebhookconfigurations")
     assert written["webhooks"][0]["clientConfig"]["service"] == {"name": "alignup"}
 
 
 async def test_a_webhook_that_warns_trusts_it_as_well_even_if_it_comes_later(server, install):
-    server.put(configuration())
     certificates = await install()
     server.put(warning_configuration())
 
@@ -104,7 +107,6 @@ async def test_a_webhook_that_warns_trusts_it_as_well_even_if_it_comes_later(ser
 
 
 async def test_a_second_run_writes_nothing(server, install):
-    server.put(configuration())
     await install()
     versions = [server.objects(kind) for kind in ("secrets", "mutatingwebhookconfigurations")]
 
@@ -114,7 +116,6 @@ async def test_a_second_run_writes_nothing(server, install):
 
 
 async def test_a_changed_bundle_is_restored(server, install):
-    server.put(configuration())
     certificates = await install()
     server.put(configuration({"caBundle": base64.b64encode(b"other").decode()}, {}))
 
@@ -124,20 +125,17 @@ async def test_a_changed_bundle_is_restored(server, install):
 
 async def test_the_authority_of_an_earlier_version_stays_trusted_beside_the_new_one(server, install):
     old = first(START + 300 * DAY - AUTHORITY_LIFE)  # an earlier version's is valid for a year
-    server.put(configuration())
     server.put(secret(secret_data(old)))
 
     certificates = await install()
 
     assert certificates.authorities[1:] == old.authorities
     assert certificates.serving == old.serving
-    assert stored(server) == certificates
-    assert bundles(server) == [certificates.bundle] * 2
+    assert is_installed(server, certificates)
 
 
 @pytest.mark.parametrize(("left", "authorities"), [(2 * DAY, 2), (-2 * DAY, 1)], ids=["expires soon", "has expired"])
 async def test_an_authority_that_ends_is_replaced(server, install, clock, left, authorities):
-    server.put(configuration())
     before = await install()
     clock.now = START + AUTHORITY_LIFE - (AUTHORITY_RENEWAL if left > 0 * DAY else 0 * DAY) + 2 * DAY
 
@@ -145,11 +143,10 @@ async def test_an_authority_that_ends_is_replaced(server, install, clock, left, 
 
     assert certificates.authorities[0] != before.authorities[0]
     assert len(certificates.authorities) == authorities
-    assert bundles(server) == [certificates.bundle] * 2
+    assert is_installed(server, certificates)
 
 
 async def test_a_secret_with_garbage_is_replaced(server, install):
-    server.put(configuration())
     server.put(secret({"ca.crt": "!"}))
 
     certificates = await install()
@@ -159,7 +156,6 @@ async def test_a_secret_with_garbage_is_replaced(server, install):
 
 async def test_no_authority_is_in_the_secret_that_no_api_server_trusts(server, install):
     """A run that cannot publish writes no Secret: replicas would sign with it."""
-    server.put(configuration())
     fault = ApiFault(status=403, message="forbidden", times=1)
     server.inject(fault, verb="patch", resource="mutatingwebhookconfigurations")
     with pytest.raises(ForbiddenError):
@@ -167,32 +163,27 @@ async def test_no_authority_is_in_the_secret_that_no_api_server_trusts(server, i
     assert server.objects("secrets") == []
 
     certificates = await install()
-    assert bundles(server) == [stored(server).bundle] * 2 == [certificates.bundle] * 2
+    assert is_installed(server, certificates)
 
 
 async def test_a_run_that_ends_between_both_writes_is_completed_by_the_next(server, install):
-    server.put(configuration())
     server.inject(ApiFault(status=403, message="forbidden", times=1), verb="create", resource="secrets")
     with pytest.raises(ForbiddenError):
         await install()
     assert all(bundles(server))
 
     certificates = await install()
-    assert bundles(server) == [stored(server).bundle] * 2 == [certificates.bundle] * 2
+    assert is_installed(server, certificates)
 
 
 async def test_runs_at_the_same_time_agree(server, install):
-    server.put(configuration())
-
     results = await asyncio.gather(*(install() for _ in range(3)))
 
     assert len(set(results)) == 1
-    assert stored(server) == results[0]
-    assert bundles(server) == [results[0].bundle] * 2
+    assert is_installed(server, results[0])
 
 
 async def test_a_write_that_meets_one_of_a_replica_is_repeated_and_not_for_ever(server, install):
-    server.put(configuration())
     server.put(secret(secret_data(first(START + 300 * DAY - AUTHORITY_LIFE))))
     fault = ApiFault(status=409, reason="Conflict", message="changed", times=ATTEMPTS)
     server.inject(fault, verb="patch", resource="secrets")
@@ -202,11 +193,11 @@ async def test_a_write_that_meets_one_of_a_replica_is_repeated_and_not_for_ever(
     server.inject(replace(fault, times=ATTEMPTS - 1), verb="patch", resource="secrets")
     certificates = await install()
 
-    assert stored(server) == certificates
-    assert bundles(server) == [certificates.bundle] * 2
+    assert is_installed(server, certificates)
 
 
 async def test_a_missing_configuration_is_an_error_and_nothing_is_written(server, install):
+    server.remove("mutatingwebhookconfigurations", "alignup-gate", namespace="")
     with pytest.raises(NotFoundError, match="alignup-gate"):
         await install()
 

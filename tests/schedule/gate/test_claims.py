@@ -45,6 +45,14 @@ def was_scheduled(cluster, name):
     return bound_node(cluster, name) or cluster.document(name)["status"].get("conditions")
 
 
+async def explained(cluster, controller, clock):
+    """Why a pod is not released, as its event says."""
+    await until(lambda: controller.gate.queue.blocked)
+    clock.advance(10, controller)
+    await until(cluster.events)
+    return cluster.events()[0][2]
+
+
 @pytest.fixture
 async def served(cluster, live):
     """A class and a template, and no devices."""
@@ -83,11 +91,12 @@ async def test_a_pod_is_released_to_several_nodes_and_counts_on_each_until_it_is
     cluster.gate(other)
     await until(lambda: all(cluster.bound().get(name) for name in ("p", "other")))
     assert {cluster.bound()[name] for name in ("p", "other")} == {"a", "b"}
-    assert cluster.rejected == []
     await until(lambda: live.assumed == {})
 
 
-async def test_another_leader_counts_on_all_nodes_of_a_released_pod(cluster, live, served, clocked, follow):
+async def test_another_leader_counts_on_all_nodes_of_a_released_pod(
+    cluster, live, served, *, clocked, follow, run_controller
+):
     await put_slices(served, live, a=(0, 1), b=(0, 1))
     cluster.paused.add("p")
     first = GateController(clocked, live, options=GateOptions())
@@ -96,40 +105,32 @@ async def test_another_leader_counts_on_all_nodes_of_a_released_pod(cluster, liv
     await until(lambda: released_to(cluster, "p"))
     running.cancel()
     await settle()
-    second = GateController(clocked, live, options=GateOptions())
-    follow(second.run())
+    second = run_controller()
     await until(lambda: "p" in second.gate.releases)
     assert set(live.assumed["p"]) == {"a", "b"}
     cluster.paused.clear()
     cluster.gate(claiming(pod("q")))
     await until(lambda: all(cluster.bound().get(name) for name in "pq"))
-    assert cluster.rejected == []
 
 
-async def test_terms_of_the_pod_are_restricted_by_host_names(cluster, controller, live, served):
+@pytest.mark.parametrize(
+    ("host_name", "count"),
+    [
+        pytest.param("host-{}", 2, id="by host names, several"),
+        pytest.param("", 1, id="without host names, one"),
+    ],
+)
+async def test_a_pod_with_terms_is_released_to_nodes(cluster, controller, live, served, *, host_name, count):
+    """Terms of its own are restricted by host names; ``test_releases.py`` has the restricted terms."""
     for name in "ab":
-        cluster.change(name, labels={"kubernetes.io/hostname": f"host-{name}", "disk": "ssd"})
-    await put_slices(served, live, a=(0, 1), b=(0, 1))
-    await until(lambda: all(live.nodes.get(name).metadata.labels for name in "ab"))
-    term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
-    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}
-    cluster.gate(claiming(pod("p")), affinity=affinity)
-    await until(lambda: cluster.bound().get("p"))
-    assert set(released_to(cluster, "p")) == {"a", "b"}
-    (restricted,) = cluster.document("p")["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
-    hosts = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["host-a", "host-b"]}
-    assert restricted["matchExpressions"] == [*term["matchExpressions"], hosts]
-
-
-async def test_a_pod_with_terms_gets_one_node_if_nodes_have_no_host_names(cluster, controller, live, served):
-    for name in "ab":
-        cluster.change(name, labels={"disk": "ssd"})
+        named = {"kubernetes.io/hostname": host_name.format(name)} if host_name else {}
+        cluster.change(name, labels={"disk": "ssd", **named})
     await put_slices(served, live, a=(0, 1), b=(0, 1))
     await until(lambda: all(live.nodes.get(name).metadata.labels for name in "ab"))
     term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
     cluster.gate(claiming(pod("p")), affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}})
     await until(lambda: cluster.bound().get("p"))
-    assert len(released_to(cluster, "p")) == 1
+    assert len(released_to(cluster, "p")) == count
 
 
 async def test_without_rights_a_pod_is_released_to_all_nodes_that_admit_it(cluster, client, follow, clocked):
@@ -146,38 +147,12 @@ async def test_without_rights_a_pod_is_released_to_all_nodes_that_admit_it(clust
     assert set(released_to(cluster, "p")) == {"a", "b"}
 
 
-async def test_a_shared_claim_brings_pods_together(cluster, controller, live, served):
-    await put_slices(served, live, a=(0,), b=(0,))
-    served.put(claim("shared"))
-    for name in "pqr":
-        cluster.gate(claiming(pod(name, cpu="1"), claim="shared"))
-    await until(lambda: all(cluster.bound().get(name) for name in "pqr"))
-    assert len({cluster.bound()[name] for name in "pqr"}) == 1
-
-
 async def test_a_pod_waits_for_its_claim_and_is_released_when_it_comes(cluster, controller, live, served, clock):
     await put_slices(served, live, a=(0, 1))
     cluster.gate(claiming(pod("p"), claim="late"))
-    await until(lambda: controller.gate.queue.blocked)
-    clock.now += 10
-    controller.notify()
-    await until(cluster.events)
-    assert "ResourceClaim default/late is not known" in cluster.events()[0][2]
+    assert "ResourceClaim default/late is not known" in await explained(cluster, controller, clock)
     served.put(claim("late"))
     await until(lambda: cluster.bound().get("p") == "a")
-
-
-async def test_pods_wait_for_devices_and_get_them_one_after_the_other(cluster, controller, live, served):
-    await put_slices(served, live, a=(1,), b=(1,))
-    for number in range(4):
-        cluster.gate(claiming(pod(f"p{number}", cpu="1")))
-    await until(lambda: sum(map(bool, cluster.bound().values())) == 2)
-    await until(lambda: controller.gate.queue.blocked and not controller.gate.releases)
-    for name in [name for name, host in cluster.bound().items() if host]:
-        cluster.finish(name)
-    await until(lambda: sum(map(bool, cluster.bound().values())) == 2)
-    assert cluster.rejected == []
-    assert sorted(host for host in cluster.bound().values()) == ["a", "b"]
 
 
 async def test_an_extended_resource_of_a_class_is_no_shortage(cluster, controller, live, served):
@@ -192,11 +167,7 @@ async def test_a_pod_that_requires_alignment_is_released_only_where_it_is_certai
     """Four CPUs fit on NUMA node 1 only."""
     await put_slices(served, live, a=(0, 1))
     cluster.gate(claiming(pod("p", cpu="4"), preference="require"))
-    await until(lambda: controller.gate.queue.blocked)
-    clock.now += 10
-    controller.notify()
-    await until(cluster.events)
-    assert NOT_ALIGNED in cluster.events()[0][2]
+    assert NOT_ALIGNED in await explained(cluster, controller, clock)
     served.put(resource_slice("b", (1,)))
     await until(lambda: cluster.bound().get("p") == "b")
     metric = "alignup_claimed_pods_total"
@@ -213,11 +184,7 @@ async def test_a_pod_that_demands_near_devices_is_released_only_where_all_are(cl
     put_roots("a", "pci0000:10", "pci0000:10", "pci0000:20")
     await until(lambda: live.claims.devices == 3)
     cluster.gate(claiming(replace(pod("p"), annotations={DEVICES_ANNOTATION: "same-root"}), preference="ignore"))
-    await until(lambda: controller.gate.queue.blocked)
-    clock.now += 10
-    controller.notify()
-    await until(cluster.events)
-    assert NOT_NEAR in cluster.events()[0][2]
+    assert NOT_NEAR in await explained(cluster, controller, clock)
     put_roots("b", "pci0000:10", "pci0000:10")
     await until(lambda: cluster.bound().get("p") == "b")
     assert released_to(cluster, "p") == ("b",)
@@ -295,8 +262,7 @@ async def test_a_pod_whose_claims_take_too_much_work_stops_nobody(cluster, contr
     for each in pods:
         cluster.gate(each)
     await until(lambda: len(controller.gate.queue.blocked) == 2)
-    clock.now += 10
-    controller.notify()
+    clock.advance(10, controller)
     waits = f"no kubelet can decide on the pod: {problem}"
     gang_waits = f"gang default/train: no kubelet can decide on its pods: {problem}"
     expected = {("p", "NoNode", waits), *((each.name, "NoNode", gang_waits) for each in pods[1:])}

@@ -1,5 +1,7 @@
 """Pods that opted in to the gate, and were created without it."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 
 from alignup.align.reason_codes import GATE_MISSED
@@ -45,14 +47,21 @@ def count(metrics):
     return metrics.registry.get_sample_value("alignup_gate_missed_pods_total")
 
 
-@pytest.fixture
-async def follower(server, live, client, metrics):
-    """What notices missed pods, in a leader."""
-    server.put(namespace())
+@asynccontextmanager
+async def notice_missed(client, live, metrics):
+    """Notice missed pods, as a leader does."""
     made = MissedPods(client, live, metrics, schedulers=frozenset({"default-scheduler"}))
     async with running() as start:
         start(made.run())
         await until(lambda: made.following)
+        yield made
+
+
+@pytest.fixture
+async def follower(server, live, client, metrics):
+    """What notices missed pods, in a leader."""
+    server.put(namespace())
+    async with notice_missed(client, live, metrics) as made:
         yield made
 
 
@@ -62,10 +71,6 @@ def cluster(server, client):
     made = GatedCluster(server, client)
     made.add("a")
     return made
-
-
-async def seen(live, name):
-    await until(lambda: live.find_pod("default", name))
 
 
 async def test_a_pod_of_a_namespace_that_opted_in_is_noticed(server, cluster, follower, metrics, log):
@@ -91,7 +96,7 @@ async def test_a_pod_of_a_namespace_that_opted_in_is_noticed(server, cluster, fo
 )
 async def test_a_pod_that_the_webhook_leaves_alone_is_not_missed(server, live, metrics, *, follower, document):
     server.put(document)
-    await seen(live, "p")
+    await until(lambda: live.find_pod("default", "p"))
     assert count(metrics) == 0
 
 
@@ -107,10 +112,7 @@ async def test_in_other_namespaces_pods_with_the_label_count(server, cluster, fo
 async def test_pods_of_before_are_not_judged_after_a_restart(server, live, client, metrics, *, follower):
     server.put(new_pod("old"))
     await until(lambda: count(metrics) == 1)
-    again = MissedPods(client, live, metrics, schedulers=frozenset({"default-scheduler"}))
-    async with running() as start:
-        start(again.run())
-        await until(lambda: again.following)
+    async with notice_missed(client, live, metrics):
         server.put({**new_pod("old"), "status": {"phase": "Running"}})  # a change is no creation
         await until(lambda: live.find_pod("default", "old").status.phase == "Running")
         await settle()
@@ -119,9 +121,6 @@ async def test_pods_of_before_are_not_judged_after_a_restart(server, live, clien
 
 async def test_without_the_permission_to_read_namespaces_labels_of_pods_count(server, live, client, metrics):
     server.inject(ApiFault(status=403, times=10_000), resource="namespaces")
-    made = MissedPods(client, live, metrics, schedulers=frozenset({"default-scheduler"}))
-    async with running() as start:
-        start(made.run())
-        await until(lambda: made.following)
+    async with notice_missed(client, live, metrics):
         server.put(new_pod("labeled", label=OPT_IN))
         await until(lambda: count(metrics) == 1)

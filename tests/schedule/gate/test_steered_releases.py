@@ -79,15 +79,13 @@ async def test_a_late_observer_stops_no_release(cluster, controller, observer, l
         """Whether an instruction after the *last* generation is written; if not, time passes."""
         if "a" in withdrawals and withdrawals["a"].uid and withdrawals["a"].generation > last:
             return True
-        clock.now += WAIT_SECONDS / 10
-        controller.notify()
+        clock.advance(WAIT_SECONDS / 10, controller)
         return False
 
     async def wait_too_long(last):
         """The observer does not answer."""
         await until(lambda: is_written(last))
-        clock.now += 2 * SECONDS
-        controller.notify()
+        clock.advance(2 * SECONDS, controller)
         return withdrawals["a"].generation
 
     cluster.gate(SMALL)
@@ -113,8 +111,7 @@ async def test_a_pod_is_not_released_before_the_host_state_shows_the_markers_of_
     assert cluster.gates() != {}
     add_marked_node(cluster, "b")
     await until(lambda: len(live.cluster.steered(SMALL, "b")) == 2)
-    clock.now += 2.0
-    controller.notify()
+    clock.advance(2.0, controller)
 
     await until(lambda: cluster.gates() == {})
 
