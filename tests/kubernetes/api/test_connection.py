@@ -217,16 +217,13 @@ async def test_only_a_request_that_may_be_carried_out_twice_is_sent_twice(reques
 GONE = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
-async def test_an_object_that_a_repeated_delete_does_not_find_is_deleted():
+async def test_an_object_that_only_a_repeated_delete_does_not_find_is_deleted():
     delete = {"method": "DELETE", "body": b"{}", "idempotent": True}
-    async with ScriptedServer(Last(b""), GONE, GONE) as server, connected(server.url, attempts=3) as client:
+    replies = Last(b""), GONE, GONE, Last(b""), GONE
+    async with ScriptedServer(*replies) as server, connected(server.url, attempts=3) as client:
         assert await fetch(client, **delete) == b""
         with pytest.raises(NotFoundError):
             await fetch(client, **delete)
-
-
-async def test_an_object_that_a_repeated_get_does_not_find_is_not_found():
-    async with ScriptedServer(Last(b""), GONE) as server, connected(server.url, attempts=3) as client:
         with pytest.raises(NotFoundError):
             await fetch(client)
 
