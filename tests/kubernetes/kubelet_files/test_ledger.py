@@ -111,18 +111,6 @@ def test_resources_reused_after_init_containers_count_once():
     assert restored.ledger.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1})
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
-def test_a_released_pod_releases_everything(named):
-    _, files = busy()
-    restored = restore_ledger(host(), files, [pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi")] if named else [])
-    again = Host(host().machine, host().settings, ledger=restored.ledger)
-
-    again.release("a")
-    again.release("b")
-
-    assert again.ledger == host().ledger
-
-
 def test_a_stand_in_for_a_pod_level_allocation_has_pod_level_resources():
     wanted = Pod(
         name="a",
@@ -219,15 +207,6 @@ def test_files_that_contradict_themselves_or_stop_a_kubelet_are_rejected(damage,
         restore_ledger(host(), spoiled(damage))
 
     assert str(caught.value) == error
-
-
-def test_files_of_disabled_managers_are_ignored():
-    original = host(cpus=replace(host().settings.cpus, policy="none"), memory_policy="None", reserved_memory=())
-
-    restored = restore_ledger(original, export_ledger(original))
-
-    assert restored.ledger == original.ledger
-    assert restored.gaps == ()
 
 
 def test_pod_level_holdings_without_containers_are_unavailable():
