@@ -11,17 +11,10 @@ from alignup.align import bits
 from alignup.align.errors import MachineError, ParseError
 from alignup.align.machine import HugePages
 from alignup.machines import synthetic
+from tests.discover.kernel import groups
 
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-def groups(machine, key):
-    """What *key* says of CPUs → the CPUs it says it of, as a list."""
-    sets: dict[object, int] = {}
-    for cpu in machine.cpus:
-        sets[key(cpu)] = sets.get(key(cpu), 0) | 1 << cpu.id
-    return {group: bits.show(cpus) for group, cpus in sets.items()}
 
 
 def nodes(machine):

@@ -1,6 +1,7 @@
 """CPUs, NUMA nodes, memory, distances and names of CPUs, from /sys and /proc."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from alignup.machines.file_reader import ArchiveFiles, FileReader
 from alignup.machines.topology import CPU, NODE, read_caches, read_model
 from tests import strategies
 from tests.discover import kernel
-from tests.discover.kernel import Files, with_, without
+from tests.discover.kernel import Files, groups, with_, without
 
 PLAIN = kernel.describe(synthetic.parse("pack:2 numa:1 l3:1 core:2 pu:2", distances=(10, 21)))
 
@@ -22,13 +23,10 @@ def read(files: Files) -> Machine:
     return system.read_machine(FileReader(files.packed()), name="the tree")
 
 
-def groups(machine: Machine, kind: str) -> list[str]:
-    cpus_by_group: dict[int, int] = {}
-    for cpu in machine.cpus:
-        number = getattr(cpu, kind)
-        if number is not None:
-            cpus_by_group[number] = cpus_by_group.get(number, 0) | 1 << cpu.id
-    return sorted(map(bits.show, cpus_by_group.values()))
+def partition(machine: Machine, kind: str) -> list[str]:
+    """The groups of CPUs whose numbers are arbitrary."""
+    cpus_by_group = groups(machine, attrgetter(kind))
+    return sorted(cpus for number, cpus in cpus_by_group.items() if number is not None)
 
 
 def online(machine: Machine) -> str:
@@ -138,7 +136,7 @@ def test_no_cpu_is_an_error_with_the_expected_path():
 def test_cores(files, cores):
     machine = read(files)
 
-    assert groups(machine, "core") == cores
+    assert partition(machine, "core") == cores
     assert all(cpu.core <= cpu.id for cpu in machine.cpus)
 
 
@@ -179,11 +177,9 @@ def test_cores(files, cores):
     ],
 )
 def test_sockets(files, sockets):
-    cpus_by_socket: dict[int, int] = {}
-    for cpu in read(files).cpus:
-        cpus_by_socket[cpu.socket] = cpus_by_socket.get(cpu.socket, 0) | 1 << cpu.id
+    cpus_by_socket = groups(read(files), lambda cpu: cpu.socket)
 
-    assert {bits.show(cpus): socket for socket, cpus in cpus_by_socket.items()} == sockets
+    assert {cpus: socket for socket, cpus in cpus_by_socket.items()} == sockets
 
 
 # ---- caches
@@ -212,7 +208,7 @@ def renamed(files: Files, old: str, new: str) -> Files:
     ],
 )
 def test_caches(files, caches):
-    assert groups(read(files), "cache") == caches
+    assert partition(read(files), "cache") == caches
 
 
 def test_caches_keep_the_kernels_numbers_if_possible():
@@ -282,7 +278,7 @@ def test_a_kernels_files_give_the_same_machine(machine):
     again = read(kernel.describe(machine))
 
     for kind in ("core", "socket", "cache", "node"):
-        assert groups(again, kind) == groups(machine, kind)
+        assert partition(again, kind) == partition(machine, kind)
     assert again.nodes == machine.nodes
     assert again.distances == machine.distances
     assert [(cpu.id, cpu.socket, cpu.node) for cpu in again.cpus] == [
@@ -297,10 +293,7 @@ SPARSE = kernel.describe(synthetic.parse("numa:4(indexes=0,2,33,250) core:2 pu:1
 
 
 def homes(files: Files) -> dict[int | None, str]:
-    cpus_by_node: dict[int | None, int] = {}
-    for cpu in read(files).cpus:
-        cpus_by_node[cpu.node] = cpus_by_node.get(cpu.node, 0) | 1 << cpu.id
-    return {node: bits.show(cpus) for node, cpus in cpus_by_node.items()}
+    return groups(read(files), lambda cpu: cpu.node)
 
 
 USUAL = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
