@@ -57,6 +57,13 @@ def ledger_of(document: Document, host: Host, **more: Any) -> Ledger:
     return restore_ledger(read.pods, read.residue, idle=host.ledger, **more)
 
 
+def conflicts(document: Document, host: Host) -> list[str]:
+    """Return why a ledger cannot be restored on a host."""
+    with pytest.raises(RestoreError) as caught:
+        ledger_of(document, host)
+    return list(caught.value.problems)
+
+
 def restored(document: Document, like: Host) -> Host:
     """Return a host with the same machine and settings, and a restored ledger."""
     idle = Host(like.machine, like.settings)
@@ -204,9 +211,7 @@ def test_a_pod_level_allocation_is_restored():
 
     assert entry["cpus"] == {"pod": "4-7", "containers": {"app": "4-5", "helper": "6-7"}}
     assert entry["memory"]["pod"] == [{"nodes": "1", "type": "memory", "bytes": 4 * GIB}]
-    with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(host), pod_level_host(WITHOUT_SECOND))
-    assert list(caught.value.problems) == [
+    assert conflicts(stored(host), pod_level_host(WITHOUT_SECOND)) == [
         "CPUs 4-5 of default/a (container app) no longer exist on this machine",
         "CPUs 6-7 of default/a (container helper) no longer exist on this machine",
         "CPUs 4-7 of default/a no longer exist on this machine",
@@ -299,10 +304,7 @@ def test_each_holding_that_cannot_be_kept_is_named(now, problems):
     host = make_host()
     host.admit(make_pod("a"))
 
-    with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(host), now)
-
-    assert list(caught.value.problems) == problems
+    assert conflicts(stored(host), now) == problems
 
 
 def test_all_conflicts_are_reported_at_once():
@@ -312,10 +314,7 @@ def test_all_conflicts_are_reported_at_once():
     host.admit(make_pod("b", cpu="3", memory="12Gi", gpu="1"))
     machine = shrunk(parse(WITHOUT_SECOND, memory=16 * GIB), 12 * GIB)
 
-    with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(host), Host(machine, host.settings))
-
-    assert list(caught.value.problems) == [
+    assert conflicts(stored(host), Host(machine, host.settings)) == [
         "CPUs 4-6 of default/b (container app) no longer exist on this machine",
         "memory of default/b (container app) is on NUMA node 1, which no longer exists on this machine",
     ]
@@ -386,10 +385,7 @@ def test_nothing_has_two_owners(kind, problem):
     first, second = document["pods"]
     second[kind] = deepcopy(first[kind])
 
-    with pytest.raises(RestoreError) as caught:
-        ledger_of(document, make_host())
-
-    assert problem in caught.value.problems
+    assert problem in conflicts(document, make_host())
 
 
 def set_to(*path: Any, value: Any) -> Callable[[Document], None]:

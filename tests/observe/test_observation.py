@@ -199,21 +199,15 @@ def test_one_device_that_is_not_listed_is_unhealthy_and_reported(kubelet):
     )
 
 
-def between_writes(kubelet):
+def test_a_cpu_between_two_writes_is_unsettled_and_reported_as_nobodys_if_it_stays(kubelet):
     """The CPUs of a new pod are taken out of the pool, but its entry is not written yet."""
     cpu = kubelet.files.cpu
-    return replace(kubelet.files, cpu=replace(cpu, default=cpu.default & ~bits.of([3])))
-
-
-def test_a_cpu_between_two_writes_is_unsettled(kubelet):
-    sources = kubelet.sources(files=between_writes(kubelet))
+    between = replace(kubelet.files, cpu=replace(cpu, default=cpu.default & ~bits.of([3])))
+    sources = kubelet.sources(files=between)
 
     with pytest.raises(UnsettledError, match=r"available CPUs \"0-7\" doesn't match with CPUs in state \"0-2,4-7\""):
         join(sources, settled=False)
-
-
-def test_a_cpu_that_stays_between_two_writes_is_nobodys_and_reported(kubelet):
-    observation = join(kubelet.sources(files=between_writes(kubelet)))
+    observation = join(sources)
 
     assert observation.host.ledger.cpus.lost == bits.of([3])
     assert not observation.host.ledger.cpus.shared & bits.of([3])

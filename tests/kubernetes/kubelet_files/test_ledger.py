@@ -85,30 +85,34 @@ def test_unlisted_pods_are_replaced_by_stand_ins():
     assert restored.ledger.used == original.ledger.used
 
 
-def test_a_stand_in_with_devices_only_has_no_qos_class():
+ASKED = {"cpu": "2", "memory": "1Gi", GPU: "1"}
+
+
+@pytest.mark.parametrize(
+    ("unlisted", "qos", "used"),
+    [
+        pytest.param(
+            Pod(name="a", uid="a", containers=(container("app", {}, {GPU: "1"}),)),
+            QoS.BEST_EFFORT,
+            UsedResources(pods=1, scalars={GPU: 1}),
+            id="devices alone give no class",
+        ),
+        pytest.param(
+            Pod(name="a", uid="a", init=(guaranteed("init", ASKED),), containers=(guaranteed("app", ASKED),)),
+            QoS.GUARANTEED,
+            UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1}),
+            id="what is reused after an init container counts once",
+        ),
+    ],
+)
+def test_what_a_stand_in_counts_as(unlisted, qos, used):
     original = host()
-    plain = Pod(name="a", uid="a", containers=(container("app", {}, {GPU: "1"}),))
-    original.admit(plain)
+    original.admit(unlisted)
 
     restored = restore_ledger(host(), export_ledger(original))
 
-    assert restored.ledger.pods["a"].pod.qos is QoS.BEST_EFFORT
-    assert restored.ledger.used == UsedResources(pods=1, scalars={GPU: 1})
-
-
-def test_resources_reused_after_init_containers_count_once():
-    wanted = Pod(
-        name="a",
-        uid="a",
-        init=(guaranteed("init", {"cpu": "2", "memory": "1Gi", GPU: "1"}),),
-        containers=(guaranteed("app", {"cpu": "2", "memory": "1Gi", GPU: "1"}),),
-    )
-    original = host()
-    original.admit(wanted)
-
-    restored = restore_ledger(host(), export_ledger(original))
-
-    assert restored.ledger.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1})
+    assert restored.ledger.pods["a"].pod.qos is qos
+    assert restored.ledger.used == used
 
 
 def test_a_stand_in_for_a_pod_level_allocation_has_pod_level_resources():
