@@ -33,28 +33,37 @@ async def echo(method: str, payload: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def peers(call=echo):
-    """Yield a connection that calls, and one that serves *call*; both run."""
+async def client_of(accept):
+    """Yield a connection, and the task that runs it; *accept* gets the streams of its peer."""
     with short_directory() as place:
-        accepted: asyncio.Future[TtrpcConnection] = asyncio.get_running_loop().create_future()
-
-        async def accept(reader, writer):
-            connection = TtrpcConnection(reader, writer, service=Service("test.Echo", SERVED, call), channel=CALLED)
-            accepted.set_result(connection)
-            await connection.run()
-
         server = await asyncio.start_unix_server(accept, place / "s")
         streams = await asyncio.open_unix_connection(str(place / "s"))
         client = TtrpcConnection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
         running = asyncio.create_task(client.run())
+        try:
+            yield client, running
+        finally:
+            client.close()
+            await asyncio.gather(running, return_exceptions=True)
+            server.close()
+
+
+@asynccontextmanager
+async def peers(call=echo):
+    """Yield a connection that calls, and one that serves *call*; both run."""
+    accepted: asyncio.Future[TtrpcConnection] = asyncio.get_running_loop().create_future()
+
+    async def accept(reader, writer):
+        connection = TtrpcConnection(reader, writer, service=Service("test.Echo", SERVED, call), channel=CALLED)
+        accepted.set_result(connection)
+        await connection.run()
+
+    async with client_of(accept) as (client, _):
         served = await accepted
         try:
             yield client, served
         finally:
-            client.close()
             served.close()
-            await asyncio.gather(running, return_exceptions=True)
-            server.close()
 
 
 @asynccontextmanager
@@ -165,20 +174,14 @@ async def test_calls_in_flight_fail_when_the_trunk_is_closed_and_later_ones_do_t
 
 
 async def test_a_call_fails_when_the_peer_goes_away_while_the_request_is_written():
-    with short_directory() as place:
+    async def accept(reader, writer):
+        await reader.read(1)  # the rest exceeds all buffers
+        writer.transport.abort()
 
-        async def accept(reader, writer):
-            await reader.read(1)  # the rest exceeds all buffers
-            writer.transport.abort()
-
-        server = await asyncio.start_unix_server(accept, place / "s")
-        streams = await asyncio.open_unix_connection(str(place / "s"))
-        client = TtrpcConnection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
-        running = asyncio.create_task(client.run())
+    async with client_of(accept) as (client, running):
         with pytest.raises(ConnectionClosedError):
             await call(client, "Echo", b"x" * (MAX_DATA - 100))
         await running
-        server.close()
 
 
 async def test_requests_that_break_the_protocol_get_a_status_and_the_trunk_stays_open():
@@ -233,25 +236,19 @@ async def test_a_frame_that_makes_no_sense_closes_the_trunk():
 
 @pytest.mark.parametrize("response", [b"\xff\xff", wire.Response(status=wire.Status(code=5)).SerializeToString()])
 async def test_a_response_that_is_broken_or_an_error_fails_the_call_and_strange_ones_are_ignored(response):
-    with short_directory() as place:
+    async def accept(reader, writer):
+        await reader.read(1)
+        for message in (Message(1, 3, b""), Message(99, 2, b""), Message(1, 2, response), Message(1, 2, b"")):
+            writer.write(encode(SERVED, message))
+        await writer.drain()
+        await reader.read()
+        writer.close()
 
-        async def accept(reader, writer):
-            await reader.read(1)
-            for message in (Message(1, 3, b""), Message(99, 2, b""), Message(1, 2, response), Message(1, 2, b"")):
-                writer.write(encode(SERVED, message))
-            await writer.drain()
-            await reader.read()
-            writer.close()
-
-        server = await asyncio.start_unix_server(accept, place / "s")
-        streams = await asyncio.open_unix_connection(str(place / "s"))
-        client = TtrpcConnection(*streams, service=Service("test.Back", CALLED, echo), channel=SERVED)
-        running = asyncio.create_task(client.run())
+    async with client_of(accept) as (client, running):
         with pytest.raises(RpcError):
             await call(client, "Echo")
         client.close()
         await running
-        server.close()
 
 
 @settings(max_examples=30)
