@@ -12,10 +12,11 @@ from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.kubernetes.plugins.pod_resources import ListedResources
+from alignup.machines.synthetic import parse
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.host_report import PodStage
 from tests.align.hosts import pod
-from tests.observe.kubelets import GPU, SimulatedKubelet
+from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
 from tests.strategies_pods import amounts, container, guaranteed
 
 SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
@@ -321,18 +322,12 @@ def test_a_state_file_of_another_policy_is_an_error(kubelet):
     [
         ("pack:2 numa:1 core:3 pu:1", "cpu_manager_state has CPUs 6-7, which this machine does not have"),
         ("pack:4 numa:1 core:2 pu:1", "memory_manager_state has NUMA nodes 0-1, but this machine has 0-3"),
+        ("pack:2 numa:1(memory=8GiB) core:4 pu:1", "has 17179869184 bytes on NUMA node 0, but this"),
     ],
 )
 def test_files_of_another_machine_are_an_error(kubelet, shape, why):
     with pytest.raises(ForeignFilesError, match=why):
-        join(kubelet.sources(machine=SimulatedKubelet(shape=shape).machine))
-
-
-def test_files_of_a_machine_with_other_memory_are_an_error(kubelet):
-    nodes = tuple(replace(node, memory=8 << 30) for node in kubelet.machine.nodes)
-
-    with pytest.raises(ForeignFilesError, match="has 17179869184 bytes on NUMA node 0, but this"):
-        join(kubelet.sources(machine=replace(kubelet.machine, nodes=nodes)))
+        join(kubelet.sources(machine=parse(shape, memory=GIB << 4)))
 
 
 def test_a_damaged_file_is_an_error_and_not_filled_in(kubelet):

@@ -140,34 +140,23 @@ async def test_the_host_is_published_and_again_after_every_change(served, client
     assert {request.parameters["fieldManager"] for request in applied} == {"alignup-observer"}
 
 
-async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, client, answers, make, tmp_path):
-    """The kubelet changes no file then."""
+@pytest.mark.parametrize("writes", [False, True], ids=["which changes no file", "while the kubelet writes files"])
+async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, client, answers, make, tmp_path, *, writes):
     socket = tmp_path / "device-plugins" / "gpu.sock"
     socket.touch()
-    async with running(make(settle=0.01)):
+    async with running(make(settle=0.01, period=3600.0)), asyncio.timeout(60):
         await served.wait_requests("PATCH", "hoststates/n")
         before = await report(client)
         without = replace(await answers.allocatable(), devices=())
         answers.allocatable = AsyncMock(return_value=without)
+        if writes:
+            answers.kubelet.write(tmp_path)
         socket.unlink()
         await served.wait_requests("PATCH", "hoststates/n", 2)
 
     after = await report(client)
     assert all(device.healthy for device in before.machine.devices)
     assert not any(device.healthy for device in after.machine.devices)
-
-
-async def test_a_plugin_that_stops_while_the_kubelet_writes_is_noticed(served, client, answers, make, tmp_path):
-    socket = tmp_path / "device-plugins" / "gpu.sock"
-    socket.touch()
-    async with running(make(settle=0.01, period=3600.0)), asyncio.timeout(60):
-        await served.wait_requests("PATCH", "hoststates/n")
-        answers.allocatable = AsyncMock(return_value=replace(await answers.allocatable(), devices=()))
-        answers.kubelet.write(tmp_path)
-        socket.unlink()
-        await served.wait_requests("PATCH", "hoststates/n", 2)
-
-    assert not any(device.healthy for device in (await report(client)).machine.devices)
 
 
 async def test_a_directory_that_is_replaced_is_watched_again(served, client, make, tmp_path):
@@ -226,14 +215,6 @@ async def test_a_prepared_claim_is_noticed_at_the_file_of_claims(served, client,
     claims = (await report(client)).ledger.claims
     assert claims is not None
     assert claims.claims_of("a") == {"default/gpu": (gpu,)}
-
-
-async def test_nothing_is_written_if_nothing_has_changed(served, make):
-    observer = make()
-    await observer.check_once()
-    await observer.check_once()
-
-    assert patches(served) == ["hoststates", "noderesourcetopologies"]
 
 
 async def test_an_unchanged_host_is_written_again_after_five_minutes(served, reader):
@@ -634,7 +615,7 @@ async def test_what_is_forgotten_while_it_is_read_is_read_again(answers, reader)
     assert answers.read.await_count == 2
 
 
-async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, reader, monkeypatch):
+async def test_a_host_whose_sources_have_not_changed_is_neither_joined_nor_written_again(served, make, monkeypatch):
     joins = []
 
     def counted(sources, **options):
@@ -649,3 +630,4 @@ async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, r
     await observer.check_once()
 
     assert (len(joins), observer.publisher.sizes) == (1, first)
+    assert patches(served) == ["hoststates", "noderesourcetopologies"]

@@ -5,8 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import ConfigurationError, ParseError, SettingsError
-from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.quantity import Quantity
 from alignup.kubernetes.configuration import Configuration, Duration, StartupStage, read, unwrap
 from alignup.kubernetes.configuration.fields import FIELDS
 
@@ -55,49 +53,6 @@ def load_error(text, **names):
 def test_a_file_without_fields_means_defaults():
     assert read(HEAD) == Configuration()
     assert read(document()) == Configuration()
-
-
-def test_all_used_fields_are_read():
-    configuration = read(
-        HEAD
-        + """
-topologyManagerPolicy: restricted
-topologyManagerScope: pod
-topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true"}
-cpuManagerPolicy: static
-cpuManagerReconcilePeriod: 1m30s
-memoryManagerPolicy: Static
-reservedMemory:
-- {numaNode: 1, limits: {memory: 100Mi, hugepages-2Mi: 0x10}}
-reservedSystemCPUs: 0-1
-systemReserved: {memory: 1Gi}
-enforceNodeAllocatable: []
-maxPods: 20
-podsPerCore: 10
-featureGates: {CPUManagerPolicyAlphaOptions: yes}
-port: 10250
-"""
-    )
-
-    limits = {"memory": Quantity.parse("100Mi"), "hugepages-2Mi": Quantity.parse("16")}
-    assert configuration == Configuration(
-        topology_manager_policy="restricted",
-        topology_manager_scope="pod",
-        topology_manager_policy_options={"prefer-closest-numa-nodes": "true"},
-        cpu_manager_policy="static",
-        cpu_manager_reconcile_period=Duration(90_000_000_000),
-        memory_manager_policy="Static",
-        reserved_memory=(ReservedMemory(1, limits),),
-        reserved_system_cpus="0-1",
-        system_reserved={"memory": "1Gi"},
-        enforce_node_allocatable=(),
-        max_pods=20,
-        pods_per_core=10,
-        feature_gates={"CPUManagerPolicyAlphaOptions": True},
-        given=configuration.given,
-    )
-    assert configuration.given >= {"port", "maxPods", "featureGates"}
-    assert "kind" not in configuration.given
 
 
 @pytest.mark.parametrize(
