@@ -18,7 +18,6 @@ pytestmark = pytest.mark.anyio
 
 POD = wire.PodSandbox(id="s1", name="web", uid="u1", namespace="shop")
 CONTAINER = wire.Container(id="c1", pod_sandbox_id="s1", name="app")
-VALIDATED = wire.ValidateContainerAdjustmentResponse
 NEW = {"version": "2.3.4", "nri": "v0.12.0"}  #: how a runtime of the second generation configures plugins
 
 

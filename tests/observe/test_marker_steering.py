@@ -202,7 +202,7 @@ async def test_an_instruction_fails_that_the_kubelet_does_not_follow(observer, k
 
 
 @pytest.mark.parametrize("nodes", ["7", "0-7"])
-async def test_an_instruction_for_numa_nodes_without_markers_fails(observer, kubelet, service, nodes):
+async def test_an_instruction_for_numa_nodes_without_markers_fails(observer, service, nodes):
     await observer()
     await steer(service, "any", nodes, "Failed")
 
@@ -309,7 +309,7 @@ async def test_markers_are_restored_for_another_pod_with_markers(observer, kubel
 
 
 @pytest.mark.parametrize("phase", ["Done", "Expired", "Failed"])
-async def test_an_instruction_that_was_answered_is_not_carried_out_again(observer, kubelet, service, server, phase):
+async def test_an_instruction_that_was_answered_is_not_carried_out_again(observer, service, server, phase):
     generation = service.instruct(marker_pod("any"), "1")
     server.put({**service.object, "status": {"observedGeneration": generation, "phase": phase}})
     steering = await observer()
@@ -318,7 +318,7 @@ async def test_an_instruction_that_was_answered_is_not_carried_out_again(observe
     assert steering.markers.withdrawals == 1
 
 
-async def test_a_new_observer_does_not_repeat_what_the_last_one_began(observer, kubelet, service, server):
+async def test_a_new_observer_does_not_repeat_what_the_last_one_began(observer, service, server):
     generation = service.instruct(marker_pod("any"), "1")
     server.put({**service.object, "status": {"observedGeneration": generation, "phase": "Ready"}})
     steering = await observer()
@@ -393,7 +393,7 @@ async def test_the_host_state_stays_as_at_rest_while_markers_are_withdrawn(obser
     await until(lambda: markers.at_rest(withdrawn, since=markers.withdrawals) == withdrawn)  # the truth
 
 
-async def test_markers_that_the_kubelet_lost_are_published_as_such(observer, kubelet, service):
+async def test_markers_that_the_kubelet_lost_are_published_as_such(observer, service):
     steering = await observer()
     gpu = Device("example.com/gpu", "gpu-0", nodes=1)
     nothing = ListedResources(devices=(gpu,))
@@ -402,7 +402,7 @@ async def test_markers_that_the_kubelet_lost_are_published_as_such(observer, kub
     assert steering.markers.at_rest(nothing, since=0) == nothing
 
 
-async def test_the_observer_steers_and_publishes(server, client, service):
+async def test_the_observer_steers_and_publishes(server, service):
     """The whole program, on this machine, beside a kubelet with its sockets."""
     server.serve(api_objects.SERVED)
     server.put(api_objects.node(HOST))

@@ -292,7 +292,7 @@ async def test_the_state_between_two_writes_is_never_published(served, client, k
     assert sources.sequence == 2
 
 
-async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubelet, make, tmp_path):
+async def test_a_pod_that_is_being_admitted_is_waited_for(client, kubelet, make, tmp_path):
     """The kubelet has written what the first container gets, and waits for the device plugin of the second."""
     observer = make(settle=0.0, admission=60.0)
     await observer.check_once()
@@ -309,7 +309,7 @@ async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubele
     assert list((await report(client)).ledger.pods) == ["a", "b"]
 
 
-async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, client, kubelet, make, tmp_path):
+async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, kubelet, make, tmp_path):
     lost = replace(kubelet.files.cpu, default=kubelet.files.cpu.default & ~(1 << 3))
     atomic_files.write(
         tmp_path / state_files.CPU_FILE, state_files.dump_cpu_state(lost, gates=kubelet.host.settings.gates)
@@ -322,7 +322,7 @@ async def test_a_state_that_does_not_settle_is_published_with_its_problem(served
     assert "a kubelet would not start with it" in state["problems"][0]
 
 
-async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp_path):
+async def test_a_damaged_file_makes_the_ledger_unknown(served, make, tmp_path):
     (tmp_path / state_files.CPU_FILE).write_bytes(b"{")
 
     await make(settle=0.0).check_once()
@@ -333,7 +333,7 @@ async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp
     assert served.objects("noderesourcetopologies") == []
 
 
-async def test_a_problem_that_comes_back_is_logged_again(served, make, tmp_path):
+async def test_a_problem_that_comes_back_is_logged_again(make, tmp_path):
     file = tmp_path / state_files.CPU_FILE
     good, observer = file.read_bytes(), make(settle=0.0)
     with capture_logs() as lines:
@@ -384,7 +384,7 @@ async def test_a_configuration_that_cannot_be_read_makes_the_host_unknown_until_
     assert [line["problem"] for line in lines if line["event"] == "problem"] == [reason]
 
 
-async def test_after_lost_events_everything_is_read_again(served, kubelet, make, tmp_path):
+async def test_after_lost_events_everything_is_read_again(served, make, tmp_path):
     """The kernel drops events when its queue is full; the configuration has changed meanwhile."""
     async with running(make(period=3600.0)), asyncio.timeout(60):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
@@ -398,7 +398,7 @@ async def test_after_lost_events_everything_is_read_again(served, kubelet, make,
     assert state["configuration"]["topologyManagerPolicy"] == "restricted"
 
 
-async def test_a_restarted_kubelet_is_told_apart(served, client, make, tmp_path):
+async def test_a_restarted_kubelet_is_told_apart(client, make, tmp_path):
     observer = make()
     await observer.check_once()
     (tmp_path / "device-plugins" / "kubelet.sock").touch()
@@ -408,7 +408,7 @@ async def test_a_restarted_kubelet_is_told_apart(served, client, make, tmp_path)
     assert (await report(client)).sequence == 2
 
 
-async def test_generations_continue_after_a_restart_of_the_observer(served, client, kubelet, make, tmp_path):
+async def test_generations_continue_after_a_restart_of_the_observer(client, kubelet, make, tmp_path):
     await make().check_once()
     kubelet.admit(pod("b", cpu="3"))
     kubelet.write(tmp_path)
@@ -454,7 +454,7 @@ async def test_a_missing_custom_resource_definition_is_named(server, client, rea
     assert (await report(client)).sequence == 1
 
 
-async def test_without_podresources_the_gap_is_published(served, client, answers, make):
+async def test_without_podresources_the_gap_is_published(served, answers, make):
     answers.fails = True
     await make().check_once()
 

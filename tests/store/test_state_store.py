@@ -161,21 +161,21 @@ def test_what_a_pod_holds_is_written_when_it_changes(store):
     here = host()
     here.admit(pod("a"))
     here.admit(pod("b"))
-    store.save(DurableState(host=replace_ledger(here, here.ledger)))
+    store.save(DurableState(host=host_with(here.ledger)))
     ledger = here.ledger
     assert loaded(store).pods[0].entry.cpus.containers["app"]
 
     less = replace(ledger, cpus=replace(ledger.cpus, held={"b": ledger.cpus.held["b"]}))
-    store.save(DurableState(host=replace_ledger(here, less)))
+    store.save(DurableState(host=host_with(less)))
 
     assert loaded(store).pods[0].entry.cpus.containers == {}
     assert uids(loaded(store)) == ["a", "b"]
 
 
-def replace_ledger(here, ledger):
-    other = host()
-    other.ledger = ledger
-    return other
+def host_with(ledger):
+    made = host()
+    made.ledger = ledger
+    return made
 
 
 @pytest.mark.soak

@@ -273,7 +273,7 @@ async def test_a_patch_with_an_old_version_is_a_conflict(server, client):
         await client.patch(PODS.at("web", namespace="default"), patch)
 
 
-async def test_the_status_is_a_subresource(server, client):
+async def test_the_status_is_a_subresource(client):
     made = await client.create(PODS, pod(), namespace="default")
     status = {"status": {"phase": "Failed", "reason": "TopologyAffinityError"}}
 
@@ -287,7 +287,7 @@ async def test_the_status_is_a_subresource(server, client):
 ZONES = [{"name": "node-0", "type": "Node", "resources": []}]
 
 
-async def test_apply_creates_then_changes_and_leaves_the_version_of_an_equal_object(server, client):
+async def test_apply_creates_then_changes_and_leaves_the_version_of_an_equal_object(client):
     ref = NODE_RESOURCE_TOPOLOGIES.at("host-a")
 
     first = await client.apply(ref, {"zones": ZONES, "attributes": [{"name": "a", "value": "1"}]})
@@ -300,7 +300,7 @@ async def test_apply_creates_then_changes_and_leaves_the_version_of_an_equal_obj
     assert changed.metadata.resource_version != first.metadata.resource_version
 
 
-async def test_apply_takes_fields_of_others_only_with_force(server, client):
+async def test_apply_takes_fields_of_others_only_with_force(client):
     ref = NODE_RESOURCE_TOPOLOGIES.at("host-a")
     await client.apply(ref, {"zones": ZONES}, manager="other")
     mine = {"zones": [{**ZONES[0], "name": "node-1"}]}
@@ -311,7 +311,7 @@ async def test_apply_takes_fields_of_others_only_with_force(server, client):
     assert (await client.apply(ref, mine)).zones[0].name == "node-1"
 
 
-async def test_binding_sets_node_and_annotations_once(server, client):
+async def test_binding_sets_node_and_annotations_once(client):
     made = await client.create(PODS, pod(), namespace="default")
 
     await client.bind(PODS.of(made), "host-a", annotations={"alignup.dev/placement": "0"})

@@ -116,7 +116,7 @@ async def connected(url, *, authority=b"", proxy="", credentials=None, attempts=
             await made.close()
 
 
-async def fetch(client, *, seconds=LONG, method="GET", path="/", **parts):
+async def fetch(client, *, method="GET", path="/", **parts):
     """Return the body."""
     return await client.send(ApiRequest(description="fetch", method=method, path=path, **parts))
 

@@ -313,7 +313,7 @@ async def test_a_change_that_a_listener_fails_on_is_reported_again(server, clien
     assert seen == [("ADDED", "7", True), ("DELETED", "7", False)]
 
 
-async def test_a_list_listener_that_fails_ends_nothing(server, client, follow):
+async def test_a_list_listener_that_fails_ends_nothing(client, follow):
     informer = Informer(client, PODS)
     informer.subscribe_lists(lambda: int("one"))
     listed = []

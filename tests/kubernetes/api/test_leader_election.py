@@ -121,7 +121,7 @@ async def test_a_leader_that_stops_gives_up_the_lease(client, clock, two, tasks)
     assert (await client.get(REF)).spec.lease_transitions == 1
 
 
-async def test_a_leader_that_died_is_replaced_when_its_lease_ends(server, client, clock, candidate):
+async def test_a_leader_that_died_is_replaced_when_its_lease_ends(server, clock, candidate):
     spec = {"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "2099-01-01T00:00:00.000000Z"}
     metadata = {"name": "alignup", "namespace": "kube-system"}
     server.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
@@ -174,7 +174,7 @@ async def test_of_two_candidates_at_once_one_leads(clock, candidate):
     assert sum(candidate.leading for candidate in both) == 1
 
 
-async def test_a_lost_lease_ends_the_work_and_the_election_goes_on(server, client, clock, candidate):
+async def test_a_lost_lease_ends_the_work_and_the_election_goes_on(client, clock, candidate):
     first = candidate("first")
     await until(lambda: first.leading)
     await client.patch(REF, {"spec": {"holderIdentity": "usurper", "leaseDurationSeconds": 10}})
