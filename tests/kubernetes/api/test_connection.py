@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import random
+import re
 import ssl
 import zlib
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -106,7 +107,8 @@ def begin_and_hang(begin):
 @asynccontextmanager
 async def connected(url, *, authority=b"", proxy="", credentials=None, attempts=1, **limits):
     """A connection to a server that trusts *authority*; it must close in time."""
-    access = Access(server=url, authority=authority, proxy=proxy, credentials=credentials or UserCredentials())
+    credentials = credentials or UserCredentials()
+    access = Access(server=url, authority=authority, proxy=proxy, credentials=credentials, source="the test")
     limits = {"connect": LONG, "response": LONG, "total": LONG} | limits
     made = Connection(access, Timing(attempts=attempts, retry=0.0, **limits))
     try:
@@ -644,7 +646,7 @@ async def test_requests_that_are_not_valid_are_not_sent(path, content_type, mess
 async def test_urls_that_cannot_be_used(url, message):
     for server, proxy in ((url, ""), ("http://127.0.0.1", url)):
         async with connected(server, proxy=proxy) as client:
-            with pytest.raises(AccessError, match=message):
+            with pytest.raises(AccessError, match=f"the test: cannot use {re.escape(server)}.*: .*{message}"):
                 await fetch(client)
 
 
