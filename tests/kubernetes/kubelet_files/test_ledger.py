@@ -155,60 +155,59 @@ def test_the_host_does_not_change():
     assert original.ledger is before
 
 
-def spoiled(damage: str) -> KubeletFiles:
-    _, files = busy()
-    assert files.cpu
-    assert files.memory
-    assert files.devices
-    match damage:
-        case "a broken file":
-            return replace(files, cpu=None, problems=(Problem("/k/cpu_manager_state", "it is broken"),))
-        case "another CPU policy":
-            return replace(files, cpu=replace(files.cpu, policy="none"))
-        case "another memory policy":
-            return replace(files, memory=replace(files.memory, policy="None"))
-        case "a CPU more":
-            return replace(files, cpu=replace(files.cpu, default=files.cpu.default | 1 << 99))
-        case "a CPU of two pods":
-            entries = {**files.cpu.entries, "z": files.cpu.entries["a"]}
-            return replace(files, cpu=replace(files.cpu, entries=entries))
-        case "memory that does not add up":
-            return replace(files, memory=replace(files.memory, entries={}))
-        case _:
-            again = replace(files.devices.entries[0], uid="z")
-            return replace(files, devices=replace(files.devices, entries=(*files.devices.entries, again)))
-
-
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        ("a broken file", "it is broken"),
-        ("another CPU policy", 'configured policy "static" differs from state checkpoint policy "none"'),
-        (
-            "another memory policy",
+        pytest.param(
+            lambda files: replace(files, cpu=None, problems=(Problem("/k/cpu_manager_state", "it is broken"),)),
+            "it is broken",
+            id="a broken file",
+        ),
+        pytest.param(
+            lambda files: replace(files, cpu=replace(files.cpu, policy="none")),
+            'configured policy "static" differs from state checkpoint policy "none"',
+            id="another CPU policy",
+        ),
+        pytest.param(
+            lambda files: replace(files, memory=replace(files.memory, policy="None")),
             '[memorymanager] configured policy "Static" differs from state checkpoint policy "None"',
+            id="another memory policy",
         ),
-        ("a CPU more", 'current set of available CPUs "0-7" doesn\'t match with CPUs in state "0-7,99"'),
-        (
-            "a CPU of two pods",
-            ("pods a and z both hold CPUs 1-2; delete one of them, or drain the node and delete its cpu_manager_state"),
+        pytest.param(
+            lambda files: replace(files, cpu=replace(files.cpu, default=files.cpu.default | 1 << 99)),
+            'current set of available CPUs "0-7" doesn\'t match with CPUs in state "0-7,99"',
+            id="a CPU more",
         ),
-        (
-            "memory that does not add up",
-            "[memorymanager] the expected machine state is different from the real one",
-        ),
-        (
-            "a device of two pods",
-            (
-                f"pod z container app: {GPU} gpu-0: held by another pod; delete one of the two pods, "
-                "or drain the node and delete its kubelet_internal_checkpoint"
+        pytest.param(
+            lambda files: replace(
+                files, cpu=replace(files.cpu, entries={**files.cpu.entries, "z": files.cpu.entries["a"]})
             ),
+            "pods a and z both hold CPUs 1-2; delete one of them, or drain the node and delete its cpu_manager_state",
+            id="a CPU of two pods",
+        ),
+        pytest.param(
+            lambda files: replace(files, memory=replace(files.memory, entries={})),
+            "[memorymanager] the expected machine state is different from the real one",
+            id="memory that does not add up",
+        ),
+        pytest.param(
+            lambda files: replace(
+                files,
+                devices=replace(
+                    files.devices, entries=(*files.devices.entries, replace(files.devices.entries[0], uid="z"))
+                ),
+            ),
+            f"pod z container app: {GPU} gpu-0: held by another pod; delete one of the two pods, "
+            "or drain the node and delete its kubelet_internal_checkpoint",
+            id="a device of two pods",
         ),
     ],
 )
 def test_files_that_contradict_themselves_or_stop_a_kubelet_are_rejected(damage, error):
+    _, files = busy()
+
     with pytest.raises(StateError) as caught:
-        restore_ledger(host(), spoiled(damage))
+        restore_ledger(host(), damage(files))
 
     assert str(caught.value) == error
 
