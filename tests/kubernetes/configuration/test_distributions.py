@@ -383,52 +383,38 @@ class TestFieldsInTheFormOfTheFile:
 
 
 @pytest.mark.parametrize(
-    ("changed", "field", "message"),
+    ("fields", "field", "message"),
     [
-        (profile(cpu={"reserved": "0-"}), "spec.cpu.reserved", "strconv"),
-        (profile(cpu={"reserved": None}), "spec.cpu.reserved", "Required value"),
-        (profile(cpu={"reserved": 4}), "spec.cpu.reserved", "must be a string, not a number"),
-        (profile(numa={"topologyPolicy": "strict"}), "spec.numa.topologyPolicy", "Unsupported value"),
-        (profile(cpu={"Shared": "3"}), "spec.cpu.Shared", "unknown field; did you mean shared?"),
-        (profile(cpu={"isolatd": "3"}), "spec.cpu.isolatd", "unknown field; did you mean isolated?"),
-        (profile(zzz={}), "spec.zzz", "unknown field"),
-        (
-            profile(annotations={"kubeletconfig.experimental": "{"}),
-            "metadata.annotations[kubeletconfig.experimental]",
-            "must be JSON",
-        ),
-        *(
-            (
-                profile(annotations={"kubeletconfig.experimental": '{"a":' * depth + "{}" + "}" * depth}),
-                "metadata.annotations[kubeletconfig.experimental]",
-                "nested more than 100 levels deep",
-            )
-            for depth in (500, 100_000)
-        ),
-        *(
-            (
-                profile(annotations={"kubeletconfig.experimental": text}),
-                "metadata.annotations[kubeletconfig.experimental]",
-                "must be a JSON object",
-            )
-            for text in ("", "[]", "{maxPods: 7}", "{} {}")
-        ),
-        (
-            profile(annotations={"kubeletconfig.experimental": {"maxPods": 7}}),
-            "metadata.annotations[kubeletconfig.experimental]",
-            "must be a JSON object",
-        ),
-        (
-            profile(annotations={"kubeletconfig.experimental": '{"evictionHard": {"memory.available": "5%"}}'}),
-            "metadata.annotations[kubeletconfig.experimental]",
-            "evictionHard.memory.available: the operator cannot add",
-        ),
+        ({"cpu": {"reserved": "0-"}}, "spec.cpu.reserved", "strconv"),
+        ({"cpu": {"reserved": None}}, "spec.cpu.reserved", "Required value"),
+        ({"cpu": {"reserved": 4}}, "spec.cpu.reserved", "must be a string, not a number"),
+        ({"numa": {"topologyPolicy": "strict"}}, "spec.numa.topologyPolicy", "Unsupported value"),
+        ({"cpu": {"Shared": "3"}}, "spec.cpu.Shared", "unknown field; did you mean shared?"),
+        ({"cpu": {"isolatd": "3"}}, "spec.cpu.isolatd", "unknown field; did you mean isolated?"),
+        ({"zzz": {}}, "spec.zzz", "unknown field"),
     ],
 )
-def test_a_wrong_field_of_a_profile_is_an_error_with_its_line(changed, field, message):
-    messages, error = problems(changed)
+def test_a_wrong_field_of_a_profile_is_an_error_with_its_line(fields, field, message):
+    messages, error = problems(profile(**fields))
 
     assert message in messages[field]
+    assert all(problem.line for problem in error.problems)
+    assert FETCH in error.advice
+
+
+@pytest.mark.parametrize(
+    ("snippet", "message"),
+    [
+        ("{", "must be JSON"),
+        *(('{"a":' * depth + "{}" + "}" * depth, "nested more than 100 levels deep") for depth in (500, 100_000)),
+        *((wrong, "must be a JSON object") for wrong in ("", "[]", "{maxPods: 7}", "{} {}", {"maxPods": 7})),
+        ('{"evictionHard": {"memory.available": "5%"}}', "evictionHard.memory.available: the operator cannot add"),
+    ],
+)
+def test_a_wrong_annotation_of_a_profile_is_an_error_with_its_line(snippet, message):
+    messages, error = problems(profile(annotations={"kubeletconfig.experimental": snippet}))
+
+    assert message in messages["metadata.annotations[kubeletconfig.experimental]"]
     assert all(problem.line for problem in error.problems)
     assert FETCH in error.advice
 
