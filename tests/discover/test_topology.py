@@ -93,26 +93,24 @@ def test_no_cpu_is_an_error_with_the_expected_path():
 
 # ---- cores
 
+PAIRS = ["0-1", "2-3", "4-5", "6-7"]
+
 
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
-        pytest.param(PLAIN, ["0-1", "2-3", "4-5", "6-7"], id="by the new name"),
-        pytest.param(without(PLAIN, "core_cpus", "core_cpus_list"), ["0-1", "2-3", "4-5", "6-7"], id="by the old name"),
-        pytest.param(
-            without(PLAIN, "core_cpus_list", "thread_siblings_list"), ["0-1", "2-3", "4-5", "6-7"], id="masks only"
-        ),
-        pytest.param(
-            with_(PLAIN, topology(core_id="7 7 7 7 7 7 7 7")), ["0-1", "2-3", "4-5", "6-7"], id="core ids may repeat"
-        ),
+        pytest.param(PLAIN, PAIRS, id="by the new name"),
+        pytest.param(without(PLAIN, "core_cpus", "core_cpus_list"), PAIRS, id="by the old name"),
+        pytest.param(without(PLAIN, "core_cpus_list", "thread_siblings_list"), PAIRS, id="masks only"),
+        pytest.param(with_(PLAIN, topology(core_id="7 7 7 7 7 7 7 7")), PAIRS, id="core ids may repeat"),
         pytest.param(
             with_(PLAIN, topology(core_id="0 1 2 3 4 5 6 7")),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="siblings with different core ids are one core",
         ),
         pytest.param(
             with_(PLAIN, topology(core_cpus_list="2-3 2-3")),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="siblings without the CPU itself are wrong",
         ),
         pytest.param(
@@ -123,7 +121,7 @@ def test_no_cpu_is_an_error_with_the_expected_path():
                 without(PLAIN, "core_cpus", "core_cpus_list", "thread_siblings", "thread_siblings_list"),
                 topology(core_id="0 0 0 0 0 0 1 1", cluster_id="0 0 1 1 0 0 0 0"),
             ),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="no siblings: by ids, which repeat in each socket and cluster",
         ),
         pytest.param(
@@ -142,11 +140,13 @@ def test_cores(files, cores):
 
 # ---- sockets
 
+HALVES = {"0-3": 0, "4-7": 1}
+
 
 @pytest.mark.parametrize(
     ("files", "sockets"),
     [
-        pytest.param(PLAIN, {"0-3": 0, "4-7": 1}, id="by id"),
+        pytest.param(PLAIN, HALVES, id="by id"),
         pytest.param(
             with_(PLAIN, topology(physical_package_id="36 36 36 36 8442 8442 8442 8442")),
             {"0-3": 36, "4-7": 8442},
@@ -154,15 +154,15 @@ def test_cores(files, cores):
         ),
         pytest.param(
             with_(PLAIN, topology(package_cpus_list="0-1 0-1 2-3 2-3 4-7 4-7 4-7 4-7")),
-            {"0-3": 0, "4-7": 1},
+            HALVES,
             id="siblings truncated by an old kernel are ignored",
         ),
         pytest.param(
             with_(PLAIN, topology(physical_package_id="-1 -1 -1 -1 -1 -1 -1 -1")),
-            {"0-3": 0, "4-7": 1},
+            HALVES,
             id="no ids: by siblings, with new numbers",
         ),
-        pytest.param(without(PLAIN, "physical_package_id"), {"0-3": 0, "4-7": 1}, id="no id files: by siblings"),
+        pytest.param(without(PLAIN, "physical_package_id"), HALVES, id="no id files: by siblings"),
         pytest.param(
             without(PLAIN, "physical_package_id", "package_cpus", "package_cpus_list"),
             {"0-7": -1},
@@ -173,7 +173,7 @@ def test_cores(files, cores):
             {"0-3": 2, "4-7": 0},
             id="on IBM Z ids repeat in each book",
         ),
-        pytest.param(with_(PLAIN, topology(die_id="0 0 2 2 0 0 2 2")), {"0-3": 0, "4-7": 1}, id="dies are not sockets"),
+        pytest.param(with_(PLAIN, topology(die_id="0 0 2 2 0 0 2 2")), HALVES, id="dies are not sockets"),
     ],
 )
 def test_sockets(files, sockets):
@@ -200,7 +200,7 @@ def renamed(files: Files, old: str, new: str) -> Files:
             with_(
                 without(PLAIN, "shared_cpu_list"), {f"{CPU}/cpu{c}/cache/index2/shared_cpu_map": "0" for c in range(8)}
             ),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="without sharers: the cache of a core",
         ),
         pytest.param(without(PLAIN, "index2"), [], id="no L3"),
