@@ -367,14 +367,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             [f"the state files do not contain the topology of 2 free devices of {GPU}"],
             id="only the ids of free devices are known",
         ),
-        pytest.param(
-            (),
-            (held("a", node=-1),),
-            ("a",),
-            {"a": (None, True)},
-            [],
-            id="a held device without topology",
-        ),
+        pytest.param((), (held("a", node=-1),), ("a",), {"a": (None, True)}, [], id="a held device without topology"),
         pytest.param(
             (Device(GPU, "a", nodes=1), Device(GPU, "b", nodes=2, healthy=False)),
             (held("a"),),

@@ -382,11 +382,7 @@ def test_all_problems_are_reported_at_once():
         pytest.param("", "some.yaml: is empty", id="empty"),
         pytest.param("# nothing\n---\n", "some.yaml: is empty", id="only a comment"),
         pytest.param("a:\n\tb", "some.yaml:2: found a tab where YAML allows only spaces", id="invalid YAML"),
-        pytest.param(
-            "a: 1\n---\nb: *c",
-            "some.yaml:3: unknown anchor 'c' referenced",
-            id="an invalid later document",
-        ),
+        pytest.param("a: 1\n---\nb: *c", "some.yaml:3: unknown anchor 'c' referenced", id="an invalid later document"),
         pytest.param(b"\xff", "some.yaml:1: not valid UTF-8 (byte 0xff)", id="not UTF-8"),
     ],
 )
