@@ -13,7 +13,6 @@ from alignup.agent.state import (
     AgentState,
     EventKind,
     PodRecord,
-    PodView,
     PodViews,
     WaitingPods,
 )
@@ -45,7 +44,8 @@ def not_none(value):
     return value
 
 
-def view(state, uid) -> PodView:
+def view(state, uid):
+    """The view of a pod that is known."""
     return not_none(state.pod_view(uid))
 
 
