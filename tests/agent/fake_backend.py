@@ -43,7 +43,6 @@ def host(
     *,
     scope=Scope.CONTAINER,
     options=(),
-    shape="pack:2 numa:1(memory=16GiB) core:4 pu:2",
 ):
     """Two NUMA nodes of eight CPUs, 16 GiB and two GPUs each; two CPUs and 1 GiB of node 0 are reserved."""
     machine = parse("pack:2 numa:1(memory=16GiB) core:4 pu:2")

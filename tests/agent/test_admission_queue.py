@@ -14,6 +14,8 @@ from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 from tests.deadlines import wait_for
 
+pytestmark = pytest.mark.anyio
+
 
 class Disk:
     """A disk that records saved states, and can be full or blocked."""
@@ -78,25 +80,21 @@ def queue(disk, events):
     assert not started.alive
 
 
-def run(*jobs):
+async def run(*jobs):
     """Run jobs concurrently; return results and errors."""
-
-    async def together():
-        return await asyncio.gather(*jobs, return_exceptions=True)
-
-    return asyncio.run(together())
+    return await asyncio.gather(*jobs, return_exceptions=True)
 
 
-def test_an_admission_is_saved_before_it_is_answered(queue, disk):
-    (admission,) = run(queue.run(Transaction.admit, pod("a")))
+async def test_an_admission_is_saved_before_it_is_answered(queue, disk):
+    (admission,) = await run(queue.run(Transaction.admit, pod("a")))
 
     assert admission.pod_view.status is AdmissionStatus.ADMITTED
     assert disk.written == [queue.state]
     assert "a" in disk.written[0].admitted
 
 
-def test_a_caller_can_wait_until_events_are_dispatched(queue, events):
-    run(
+async def test_a_caller_can_wait_until_events_are_dispatched(queue, events):
+    await run(
         queue.run(Transaction.admit, pod("a")),
         queue.run(Transaction.admit, pod("b", cpu="9")),
         queue.run(Transaction.flush_events),
@@ -114,76 +112,67 @@ def test_the_initial_state_is_saved(disk):
     assert disk.written == [first]
 
 
-def test_the_decisions_of_a_batch_are_saved_with_its_state(queue, disk):
-    async def submit_while_saving():
-        disk.block()
-        first = await submit(queue.run(Transaction.admit, pod("first", cpu="1")))
-        await disk.wait_saving()
-        batch = await submit(queue.run(Transaction.admit, pod("a")), queue.run(Transaction.admit, pod("b", cpu="9")))
-        disk.unblocked.set()
-        await asyncio.gather(*first, *batch, return_exceptions=True)
-
-    asyncio.run(submit_while_saving())
+async def test_the_decisions_of_a_batch_are_saved_with_its_state(queue, disk):
+    disk.block()
+    first = await submit(queue.run(Transaction.admit, pod("first", cpu="1")))
+    await disk.wait_saving()
+    batch = await submit(queue.run(Transaction.admit, pod("a")), queue.run(Transaction.admit, pod("b", cpu="9")))
+    disk.unblocked.set()
+    await asyncio.gather(*first, *batch, return_exceptions=True)
 
     assert [event.pod.uid for event in disk.recorded] == ["first", "a", "b"]
 
 
-def test_decisions_that_change_nothing_are_recorded_in_order(disk):
+async def test_decisions_that_change_nothing_are_recorded_in_order(disk):
     """They are saved with the next change, or recorded before they are dispatched."""
     recorded: list = []
     queue = AdmissionQueue(empty_state(), disk, clock=clock(), dispatch=lambda _: None, record=recorded.extend)
     wait_until_ready(queue)
 
-    run(queue.run(Transaction.admit, pod("a", cpu="9")), queue.run(Transaction.flush_events))
-    run(queue.run(Transaction.admit, pod("b", cpu="9")))
-    run(queue.run(Transaction.admit, pod("c")), queue.run(Transaction.flush_events))
+    await run(queue.run(Transaction.admit, pod("a", cpu="9")), queue.run(Transaction.flush_events))
+    await run(queue.run(Transaction.admit, pod("b", cpu="9")))
+    await run(queue.run(Transaction.admit, pod("c")), queue.run(Transaction.flush_events))
     queue.close()
 
     assert [event.pod.uid for event in [*recorded, *disk.recorded]] == ["a", "b", "c"]
     assert "c" not in [event.pod.uid for event in recorded]
 
 
-def test_jobs_that_change_nothing_are_not_saved(queue, disk):
-    run(queue.run(Transaction.admit, pod("a", cpu="9")))
-    run(queue.run(Transaction.release, "unknown"))
+async def test_jobs_that_change_nothing_are_not_saved(queue, disk):
+    await run(queue.run(Transaction.admit, pod("a", cpu="9")))
+    await run(queue.run(Transaction.release, "unknown"))
 
     assert disk.written == []
 
 
-def test_nothing_is_answered_or_dispatched_before_it_is_saved(queue, disk, events):
-    async def impatient():
-        disk.block()
-        (job,) = await submit(queue.run(Transaction.admit, pod("a")))
-        await disk.wait_saving()
-        before_save = job.done(), queue.state.pod_views(), list(events)
-        disk.unblocked.set()
-        return before_save, await job
-
-    before_save, admission = asyncio.run(impatient())
+async def test_nothing_is_answered_or_dispatched_before_it_is_saved(queue, disk, events):
+    disk.block()
+    (job,) = await submit(queue.run(Transaction.admit, pod("a")))
+    await disk.wait_saving()
+    before_save = job.done(), queue.state.pod_views(), list(events)
+    disk.unblocked.set()
+    admission = await job
 
     assert before_save == (False, (), [])
     assert admission.pod_view.status is AdmissionStatus.ADMITTED
 
 
-def test_jobs_that_arrive_during_a_save_are_saved_together(queue, disk):
-    async def crowd():
-        disk.block()
-        first = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
-        await disk.wait_saving()
-        rest = await submit(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in "bcd"))
-        disk.unblocked.set()
-        return await asyncio.gather(*first, *rest)
-
-    admissions = asyncio.run(crowd())
+async def test_jobs_that_arrive_during_a_save_are_saved_together(queue, disk):
+    disk.block()
+    first = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
+    await disk.wait_saving()
+    rest = await submit(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in "bcd"))
+    disk.unblocked.set()
+    admissions = await asyncio.gather(*first, *rest)
 
     assert all(admission.pod_view.status is AdmissionStatus.ADMITTED for admission in admissions)
     assert [list(state.admitted) for state in disk.written] == [["a"], ["a", "b", "c", "d"]]
 
 
-def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(queue, disk, events):
+async def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(queue, disk, events):
     disk.full = True
 
-    (error,) = run(queue.run(Transaction.admit, pod("a")))
+    (error,) = await run(queue.run(Transaction.admit, pod("a")))
 
     assert isinstance(error, NotReadyError)
     assert "No space left on device" in str(error)
@@ -192,93 +181,81 @@ def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(queue, disk, eve
     assert "No space left on device" in queue.problems()[0]
 
 
-def test_a_release_that_cannot_be_saved_is_undone(queue, disk):
-    run(queue.run(Transaction.admit, pod("a")))
+async def test_a_release_that_cannot_be_saved_is_undone(queue, disk):
+    await run(queue.run(Transaction.admit, pod("a")))
     disk.full = True
 
-    (error,) = run(queue.run(Transaction.release, "a"))
+    (error,) = await run(queue.run(Transaction.release, "a"))
 
     assert isinstance(error, NotReadyError)
     assert queue.state.pod_view("a").status is AdmissionStatus.ADMITTED
 
 
-def test_the_queue_recovers_when_the_disk_has_space_again(queue, disk):
+async def test_the_queue_recovers_when_the_disk_has_space_again(queue, disk):
     disk.full = True
-    run(queue.run(Transaction.admit, pod("a")))
+    await run(queue.run(Transaction.admit, pod("a")))
     disk.full = False
 
     wait_until_ready(queue)
 
-    assert run(queue.run(Transaction.admit, pod("a")))[0].pod_view.status is AdmissionStatus.ADMITTED
+    assert (await run(queue.run(Transaction.admit, pod("a"))))[0].pod_view.status is AdmissionStatus.ADMITTED
 
 
-def test_all_jobs_of_a_failed_batch_fail(queue, disk):
-    async def crowd():
-        disk.block()
-        first = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
-        await disk.wait_saving()
-        rest = await submit(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in ("b", "c", "")))
-        disk.full = True
-        disk.unblocked.set()
-        return await asyncio.gather(*first, *rest, return_exceptions=True)
-
-    *failed, wrong = asyncio.run(crowd())
+async def test_all_jobs_of_a_failed_batch_fail(queue, disk):
+    disk.block()
+    first = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
+    await disk.wait_saving()
+    rest = await submit(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in ("b", "c", "")))
+    disk.full = True
+    disk.unblocked.set()
+    *failed, wrong = await asyncio.gather(*first, *rest, return_exceptions=True)
 
     assert all(isinstance(error, NotReadyError) for error in failed)
     assert isinstance(wrong, PodError)
     assert queue.state.pod_views() == ()
 
 
-def test_a_dry_run_does_not_wait_and_changes_nothing(queue, disk):
-    async def beside():
-        disk.block()
-        (job,) = await submit(queue.run(Transaction.admit, pod("a", cpu="4")))
-        await disk.wait_saving()
-        tried = queue.transaction().decide(pod("b", cpu="4"))
-        disk.unblocked.set()
-        await job
-        return tried, queue.transaction().decide(pod("b", cpu="4"))
-
-    before, after = asyncio.run(beside())
+async def test_a_dry_run_does_not_wait_and_changes_nothing(queue, disk):
+    disk.block()
+    (job,) = await submit(queue.run(Transaction.admit, pod("a", cpu="4")))
+    await disk.wait_saving()
+    before = queue.transaction().decide(pod("b", cpu="4"))
+    disk.unblocked.set()
+    await job
+    after = queue.transaction().decide(pod("b", cpu="4"))
 
     assert (before.decision.admitted, before.preference_requests) == (True, ())
     assert not after.decision.admitted
     assert [entry.pod.uid for entry in queue.state.pod_views()] == ["a"]
 
 
-def test_a_full_queue_raises_busy(queue, disk):
-    async def flood():
-        disk.block()
-        jobs = await submit(queue.run(Transaction.admit, pod("a")))
-        await disk.wait_saving()
-        jobs += await submit(*(queue.run(Transaction.release, "unknown") for _ in range(MAX_JOBS + 5)))
-        disk.unblocked.set()
-        return await asyncio.gather(*jobs, return_exceptions=True)
-
-    answers = asyncio.run(flood())
+async def test_a_full_queue_raises_busy(queue, disk):
+    disk.block()
+    jobs = await submit(queue.run(Transaction.admit, pod("a")))
+    await disk.wait_saving()
+    jobs += await submit(*(queue.run(Transaction.release, "unknown") for _ in range(MAX_JOBS + 5)))
+    disk.unblocked.set()
+    answers = await asyncio.gather(*jobs, return_exceptions=True)
 
     assert sum(isinstance(answer, BusyError) for answer in answers) == 5
-    assert run(queue.run(Transaction.release, "a"))[0].pod.uid == "a"
+    assert (await run(queue.run(Transaction.release, "a")))[0].pod.uid == "a"
 
 
-def test_cancelling_the_caller_cancels_a_job_that_has_not_started(queue, disk):
-    async def leave():
-        disk.block()
-        (first,) = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
-        await disk.wait_saving()
-        (second,) = await submit(queue.run(Transaction.admit, pod("b", cpu="1")))
-        second.cancel()
-        await asyncio.wait([second])
-        disk.unblocked.set()
-        await first
-        await queue.run(Transaction.flush_events)  # after the cancelled job
-
-    asyncio.run(leave())
+async def test_cancelling_the_caller_cancels_a_job_that_has_not_started(queue, disk):
+    disk.block()
+    (first,) = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
+    await disk.wait_saving()
+    (second,) = await submit(queue.run(Transaction.admit, pod("b", cpu="1")))
+    second.cancel()
+    await asyncio.wait([second])
+    disk.unblocked.set()
+    await first
+    await queue.run(Transaction.flush_events)  # after the cancelled job
 
     assert [entry.pod.uid for entry in queue.state.pod_views()] == ["a"]
 
 
-def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
+async def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
     """A pod must never hold devices while no task allocates them."""
     started: list = []
     queue.start_pending = started.extend
@@ -289,47 +266,44 @@ def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
         assert proceed.wait(60)
         return transaction.decide(pod("a", cpu="1"))
 
-    async def leave():
-        (caller,) = await submit(queue.run(decide))
-        assert await asyncio.to_thread(running.wait, 60)
-        caller.cancel()
-        await asyncio.wait([caller])
-        proceed.set()
-        await queue.run(Transaction.flush_events)  # after the job of the caller
-
-    asyncio.run(leave())
+    (caller,) = await submit(queue.run(decide))
+    assert await asyncio.to_thread(running.wait, 60)
+    caller.cancel()
+    await asyncio.wait([caller])
+    proceed.set()
+    await queue.run(Transaction.flush_events)  # after the job of the caller
 
     assert [pending.pod.uid for pending in started] == ["a"]
 
 
-def test_the_pending_pod_of_a_caller_that_is_cancelled_with_its_result_is_handed_over(queue, disk):
+async def test_the_pending_pod_of_a_caller_that_is_cancelled_with_its_result_is_handed_over(queue, disk):
     started: list = []
     queue.start_pending = started.extend
 
-    async def leave():
-        disk.block()
-        (first,) = await submit(queue.run(Transaction.admit, pod("b", cpu="1")))
-        await disk.wait_saving()  # so that the next two jobs are answered in the same turn of the event loop
+    disk.block()
+    (first,) = await submit(queue.run(Transaction.admit, pod("b", cpu="1")))
+    await disk.wait_saving()  # so that the next two jobs are answered in the same turn of the event loop
 
-        async def cancel():
-            await queue.run(lambda _: None)
-            caller.cancel()
+    async def cancel():
+        await queue.run(lambda _: None)
+        caller.cancel()
 
-        canceller, caller = await submit(cancel(), queue.run(lambda change: change.decide(pod("a", cpu="1"))))
-        disk.unblocked.set()
-        await asyncio.wait([first, canceller, caller])
-        return caller.cancelled()
+    canceller, caller = await submit(cancel(), queue.run(lambda change: change.decide(pod("a", cpu="1"))))
+    disk.unblocked.set()
+    await asyncio.wait([first, canceller, caller])
 
-    assert asyncio.run(leave())
+    assert caller.cancelled()
     assert [pending.pod.uid for pending in started] == ["a"]
 
 
-def test_a_read_only_queue_rejects_changes(disk):
+async def test_a_read_only_queue_rejects_changes(disk):
     read_only = AdmissionQueue(
         empty_state(), disk, clock=clock(), dispatch=lambda _: None, problems=("CPU 9 is gone; do this",)
     )
     try:
-        admission, error = run(read_only.run(Transaction.admit, pod("a")), read_only.run(Transaction.release, "a"))
+        admission, error = await run(
+            read_only.run(Transaction.admit, pod("a")), read_only.run(Transaction.release, "a")
+        )
         tried = read_only.transaction().decide(pod("a"))
     finally:
         read_only.close()
@@ -341,30 +315,27 @@ def test_a_read_only_queue_rejects_changes(disk):
     assert disk.written == []
 
 
-def test_close_finishes_the_jobs_in_the_queue(disk):
+async def test_close_finishes_the_jobs_in_the_queue(disk):
     closing = AdmissionQueue(empty_state(), disk, clock=clock(), dispatch=lambda _: None)
 
-    async def close():
-        disk.block()
-        jobs = await submit(*(closing.run(Transaction.admit, pod(uid, cpu="1")) for uid in "ab"))
-        await disk.wait_saving()
-        disk.unblocked.set()
-        await asyncio.to_thread(closing.close)
-        return await asyncio.gather(*jobs)
-
-    admissions = asyncio.run(close())
+    disk.block()
+    jobs = await submit(*(closing.run(Transaction.admit, pod(uid, cpu="1")) for uid in "ab"))
+    await disk.wait_saving()
+    disk.unblocked.set()
+    await asyncio.to_thread(closing.close)
+    admissions = await asyncio.gather(*jobs)
 
     assert all(admission.pod_view.status is AdmissionStatus.ADMITTED for admission in admissions)
     assert not closing.alive
-    assert isinstance(run(closing.run(Transaction.admit, pod("c")))[0], NotReadyError)
+    assert isinstance((await run(closing.run(Transaction.admit, pod("c"))))[0], NotReadyError)
 
 
-def test_a_bug_in_saving_is_reported_to_the_caller():
+async def test_a_bug_in_saving_is_reported_to_the_caller():
     def broken(_state, _events):
         raise KeyError("x")
 
     faulty = AdmissionQueue(empty_state(), broken, clock=clock(), dispatch=lambda _: None)
-    (error,) = run(faulty.run(Transaction.admit, pod("a")))
+    (error,) = await run(faulty.run(Transaction.admit, pod("a")))
     problems = faulty.problems()
     faulty.close()
 
@@ -373,30 +344,30 @@ def test_a_bug_in_saving_is_reported_to_the_caller():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_queue_whose_worker_died_reports_it(disk):
+async def test_a_queue_whose_worker_died_reports_it(disk):
     def broken(_happened):
         raise KeyError("x")
 
     faulty = AdmissionQueue(empty_state(), disk, clock=clock(), dispatch=broken)
     wait_until_ready(faulty)
-    (admission,) = run(faulty.run(Transaction.admit, pod("a")))
+    (admission,) = await run(faulty.run(Transaction.admit, pod("a")))
     wait_for(lambda: not faulty.alive)
-    (error,) = run(faulty.run(Transaction.admit, pod("b")))
+    (error,) = await run(faulty.run(Transaction.admit, pod("b")))
 
     assert admission.pod_view.status is AdmissionStatus.ADMITTED
     assert "restart the agent" in str(error)
     assert faulty.problems() == (str(error),)
 
 
-def test_concurrent_jobs_never_allocate_a_resource_twice(queue, disk):
+async def test_concurrent_jobs_never_allocate_a_resource_twice(queue, disk):
     uids = [f"p{number}" for number in range(60)]
 
-    run(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in uids))
-    run(
+    await run(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in uids))
+    await run(
         *(queue.run(Transaction.release, uid) for uid in uids[::2]),
         *(queue.run(Transaction.admit, pod(uid, cpu="2")) for uid in ("x", "y")),
     )
-    run(*(queue.run(Transaction.release, uid) for uid in [*uids, "x", "y"]))
+    await run(*(queue.run(Transaction.release, uid) for uid in [*uids, "x", "y"]))
 
     assert queue.state.pod_views() == ()
     assert queue.state.host.ledger.by_provider() == empty_state().host.ledger.by_provider()

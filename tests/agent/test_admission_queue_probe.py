@@ -13,6 +13,14 @@ from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 from tests.deadlines import until, wait_for
 
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    """The thread of the queue takes real time."""
+    return "asyncio"
+
 
 class Blockage:
     """A job that keeps the queue busy."""
@@ -44,64 +52,45 @@ def queue():
     made.close()
 
 
-def test_a_queue_that_answers_is_ready(queue):
-    async def check():
-        return await QueueProbe(queue).problems(seconds=60)
-
-    assert asyncio.run(check()) == ()
-
-
-def test_a_blocked_queue_is_not_ready_until_it_answers_again(queue):
-    async def check():
-        probe = QueueProbe(queue)
-        async with Blockage(queue):
-            blocked = [await probe.problems(seconds=0.02) for _ in range(2)]
-        return *blocked, await probe.problems(seconds=60)
-
-    blocked, again, ready = asyncio.run(check())
+async def test_a_blocked_queue_is_not_ready_until_it_answers_again(queue):
+    probe = QueueProbe(queue)
+    async with Blockage(queue):
+        blocked, again = [await probe.problems(seconds=0.02) for _ in range(2)]
 
     assert blocked == again
     assert blocked[0].startswith("the admission queue has not answered for 0.02 seconds")
-    assert ready == ()
+    assert await probe.problems(seconds=60) == ()
 
 
-def test_many_callers_share_one_job(queue):
-    async def check():
-        probe = QueueProbe(queue)
-        async with Blockage(queue):
-            callers = [asyncio.create_task(probe.problems(seconds=60)) for _ in range(2 * MAX_JOBS)]
-            await asyncio.sleep(0)
-            admitted = asyncio.create_task(queue.run(Transaction.admit, pod("a")))
-            await asyncio.sleep(0)
-        return await admitted, {await caller for caller in callers}
+async def test_many_callers_share_one_job(queue):
+    probe = QueueProbe(queue)
+    async with Blockage(queue):
+        callers = [asyncio.create_task(probe.problems(seconds=60)) for _ in range(2 * MAX_JOBS)]
+        await asyncio.sleep(0)
+        admitted = asyncio.create_task(queue.run(Transaction.admit, pod("a")))
+        await asyncio.sleep(0)
 
-    result, problems = asyncio.run(check())
-
-    assert result.decision.admitted
-    assert problems == {()}
+    assert (await admitted).decision.admitted
+    assert {await caller for caller in callers} == {()}
 
 
-def test_a_queue_that_is_full_or_stopped_is_not_ready(queue):
-    async def check():
-        async with Blockage(queue):
-            jobs = [asyncio.create_task(queue.run(Transaction.flush_events)) for _ in range(MAX_JOBS)]
-            await asyncio.sleep(0)
-            full = await QueueProbe(queue).problems(seconds=60)
-        await asyncio.gather(*jobs)
-        queue.close()
-        return full, await QueueProbe(queue).problems(seconds=60)
-
-    full, stopped = asyncio.run(check())
+async def test_a_queue_that_is_full_or_stopped_is_not_ready(queue):
+    async with Blockage(queue):
+        jobs = [asyncio.create_task(queue.run(Transaction.flush_events)) for _ in range(MAX_JOBS)]
+        await asyncio.sleep(0)
+        full = await QueueProbe(queue).problems(seconds=60)
+    await asyncio.gather(*jobs)
+    queue.close()
 
     assert "requests are in the queue, which is the limit" in full[0]
-    assert stopped == ("the agent is stopping; start it again",)
+    assert await QueueProbe(queue).problems(seconds=60) == ("the agent is stopping; start it again",)
 
 
-def test_the_watchdog_is_notified_only_while_the_queue_answers(queue, tmp_path):
+async def test_the_watchdog_is_notified_only_while_the_queue_answers(queue, tmp_path):
     address = str(tmp_path / "notify")
-
-    async def check(received):
-        notifier, probe = Notifier(address, watchdog=0.001), QueueProbe(queue)
+    notifier, probe = Notifier(address, watchdog=0.001), QueueProbe(queue)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as received:
+        received.bind(address)
         async with Blockage(queue) as blockage, background_tasks(None, queue, probe, notifier):
             await asyncio.sleep(0)  # the task has started
             await asyncio.sleep(0)
@@ -109,10 +98,6 @@ def test_the_watchdog_is_notified_only_while_the_queue_answers(queue, tmp_path):
                 received.recv(100)
             blockage.over.set()
             await until(lambda: _has_message(received))
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as received:
-        received.bind(address)
-        asyncio.run(check(received))
 
 
 def _has_message(received):

@@ -23,6 +23,17 @@ CPU_LIMIT = "spec.containers[0].resources.limits[cpu]"
 YAML = {"content-type": "application/yaml"}
 
 
+@pytest.fixture
+def agent():
+    return FakeBackend()
+
+
+@pytest.fixture
+async def client(agent, anyio_backend):
+    async with client_of(agent) as made:
+        yield made
+
+
 async def described(client, response, *, path=None):
     """Assert that the response matches the OpenAPI document; return its body."""
     request = response.request
@@ -57,61 +68,55 @@ async def test_a_pod_is_admitted_or_waits(policy, wait_enabled, sent, status, ou
         assert [pod["status"] for pod in listed["pods"]] == [outcome]
 
 
-async def test_a_rejected_pod_is_a_conflict_with_the_reason():
-    async with client_of(FakeBackend()) as client:
-        response = await client.post("/v1/pods", json=LARGE)
+async def test_a_rejected_pod_is_a_conflict_with_the_reason(client):
+    response = await client.post("/v1/pods", json=LARGE)
 
-        document = await described(client, response)
-        assert response.status_code == 409
-        assert response.headers["content-type"] == "application/problem+json"
-        assert document["reason"] == "TopologyAffinityError"
-        assert document["message"] == "Resources cannot be allocated with Topology locality"
-        assert document["decision"]["rejection"]["reason"] == document["reason"]
-        assert any(sentence.startswith("12 CPUs: too large") for sentence in document["explanation"])
-        assert (await client.get("/v1/pods")).json()["pods"] == []
+    document = await described(client, response)
+    assert response.status_code == 409
+    assert response.headers["content-type"] == "application/problem+json"
+    assert document["reason"] == "TopologyAffinityError"
+    assert document["message"] == "Resources cannot be allocated with Topology locality"
+    assert document["decision"]["rejection"]["reason"] == document["reason"]
+    assert any(sentence.startswith("12 CPUs: too large") for sentence in document["explanation"])
+    assert (await client.get("/v1/pods")).json()["pods"] == []
 
 
-async def test_an_admitted_pod_is_kept():
-    async with client_of(FakeBackend()) as client:
-        first = await client.post("/v1/pods", json=SMALL)
+async def test_an_admitted_pod_is_kept(client):
+    first = await client.post("/v1/pods", json=SMALL)
 
-        again = await client.post("/v1/pods", json=SMALL)
+    again = await client.post("/v1/pods", json=SMALL)
 
-        assert (again.status_code, (await described(client, again))["outcome"]) == (200, "kept")
-        assert again.json()["pod"]["placements"] == first.json()["pod"]["placements"]
+    assert (again.status_code, (await described(client, again))["outcome"]) == (200, "kept")
+    assert again.json()["pod"]["placements"] == first.json()["pod"]["placements"]
 
 
 @pytest.mark.parametrize("sent", [SMALL, LARGE], ids=["one that fits", "one that does not"])
-async def test_a_dry_run_changes_nothing(sent):
-    agent = FakeBackend()
-    async with client_of(agent) as client:
-        before = agent.host.ledger, (await client.get("/metrics")).text
+async def test_a_dry_run_changes_nothing(agent, client, sent):
+    before = agent.host.ledger, (await client.get("/metrics")).text
 
-        response = await client.post("/v1/pods?dryRun=true", json=sent)
+    response = await client.post("/v1/pods?dryRun=true", json=sent)
 
-        document = await described(client, response)
-        assert (response.status_code, document["dryRun"], document["pod"]) == (200, True, None)
-        assert document["outcome"] == ("admitted" if sent is SMALL else "rejected")
-        assert (agent.host.ledger, (await client.get("/metrics")).text) == before
-        assert not agent.stored
-        assert not agent.known
+    document = await described(client, response)
+    assert (response.status_code, document["dryRun"], document["pod"]) == (200, True, None)
+    assert document["outcome"] == ("admitted" if sent is SMALL else "rejected")
+    assert (agent.host.ledger, (await client.get("/metrics")).text) == before
+    assert not agent.stored
+    assert not agent.known
 
 
-async def test_a_released_pod_is_gone():
-    agent = FakeBackend()
+async def test_a_released_pod_is_gone(agent, client):
     idle = agent.host.ledger
-    async with client_of(agent) as client:
-        await client.post("/v1/pods", json=SMALL)
+    await client.post("/v1/pods", json=SMALL)
 
-        response = await client.delete("/v1/pods/default-small")
+    response = await client.delete("/v1/pods/default-small")
 
-        document = await described(client, response, path="/v1/pods/{uid}")
-        assert response.status_code == 200
-        assert document["pod"]["placements"][0]["given"]["cpu"] == {"cpu": "2-3"}
-        assert agent.host.ledger.cpus.shared == idle.cpus.shared
-        again = await client.delete("/v1/pods/default-small")
-        assert again.status_code == 404
-        assert "default-small" in (await described(client, again, path="/v1/pods/{uid}"))["detail"]
+    document = await described(client, response, path="/v1/pods/{uid}")
+    assert response.status_code == 200
+    assert document["pod"]["placements"][0]["given"]["cpu"] == {"cpu": "2-3"}
+    assert agent.host.ledger.cpus.shared == idle.cpus.shared
+    again = await client.delete("/v1/pods/default-small")
+    assert again.status_code == 404
+    assert "default-small" in (await described(client, again, path="/v1/pods/{uid}"))["detail"]
 
 
 @pytest.mark.parametrize(
@@ -192,53 +197,47 @@ async def test_a_body_that_does_not_arrive_times_out():
         pytest.param("limit", ["limit"], id="no value"),
     ],
 )
-async def test_invalid_parameters_are_rejected_by_name(query, fields):
-    async with client_of(FakeBackend()) as client:
-        response = await client.get(f"/v1/decisions?{query}")
+async def test_invalid_parameters_are_rejected_by_name(client, query, fields):
+    response = await client.get(f"/v1/decisions?{query}")
 
-        document = await described(client, response)
-        assert response.status_code == 400
-        assert sorted(error["field"] for error in document["errors"]) == sorted(fields)
+    document = await described(client, response)
+    assert response.status_code == 400
+    assert sorted(error["field"] for error in document["errors"]) == sorted(fields)
 
 
 @pytest.mark.parametrize("path", ["/v1/pods", "/v1/machine", "/v1/picture.svg", "/readyz", "/metrics", "/openapi.json"])
-async def test_paths_without_parameters_reject_any(path):
-    async with client_of(FakeBackend()) as client:
-        response = await client.get(f"{path}?verbose=1")
+async def test_paths_without_parameters_reject_any(client, path):
+    response = await client.get(f"{path}?verbose=1")
 
-        assert response.status_code == 400
-        problem = await described(client, response)
-        assert problem["errors"] == [{"field": "verbose", "message": "is not a parameter of this path"}]
-
-
-async def test_the_history_has_pages():
-    agent = FakeBackend()
-    async with client_of(agent) as client:
-        for number in range(5):
-            await client.post("/v1/pods", json=manifest(f"p{number}", cpu="2" if number % 2 else "12", memory="1Gi"))
-
-        page = await described(client, await client.get("/v1/decisions?limit=2"))
-        rest = await described(client, await client.get(f"/v1/decisions?limit=9&before={page['next']}"))
-        rejected = await described(client, await client.get("/v1/decisions?outcome=rejected&pod=p2"))
-
-        assert [decision["id"] for decision in page["decisions"]] == [5, 4]
-        assert [decision["id"] for decision in rest["decisions"]] == [3, 2, 1]
-        assert rest["next"] is None
-        assert [decision["decision"]["pod"]["name"] for decision in rejected["decisions"]] == ["p2"]
+    assert response.status_code == 400
+    problem = await described(client, response)
+    assert problem["errors"] == [{"field": "verbose", "message": "is not a parameter of this path"}]
 
 
-async def test_a_stored_decision_is_explained():
-    agent = FakeBackend()
-    async with client_of(agent) as client:
-        await client.post("/v1/pods", json=LARGE)
+async def test_the_history_has_pages(client):
+    for number in range(5):
+        await client.post("/v1/pods", json=manifest(f"p{number}", cpu="2" if number % 2 else "12", memory="1Gi"))
 
-        decision = await described(client, await client.get("/v1/decisions/1"), path="/v1/decisions/{id}")
-        missing = await client.get("/v1/decisions/2")
-        odd = await client.get("/v1/decisions/last")
+    page = await described(client, await client.get("/v1/decisions?limit=2"))
+    rest = await described(client, await client.get(f"/v1/decisions?limit=9&before={page['next']}"))
+    rejected = await described(client, await client.get("/v1/decisions?outcome=rejected&pod=p2"))
 
-        assert decision["explanation"][0] == "Pod default/large is rejected: TopologyAffinityError"
-        assert (missing.status_code, odd.status_code) == (404, 400)
-        assert (await described(client, odd, path="/v1/decisions/{id}"))["errors"][0]["field"] == "id"
+    assert [decision["id"] for decision in page["decisions"]] == [5, 4]
+    assert [decision["id"] for decision in rest["decisions"]] == [3, 2, 1]
+    assert rest["next"] is None
+    assert [decision["decision"]["pod"]["name"] for decision in rejected["decisions"]] == ["p2"]
+
+
+async def test_a_stored_decision_is_explained(client):
+    await client.post("/v1/pods", json=LARGE)
+
+    decision = await described(client, await client.get("/v1/decisions/1"), path="/v1/decisions/{id}")
+    missing = await client.get("/v1/decisions/2")
+    odd = await client.get("/v1/decisions/last")
+
+    assert decision["explanation"][0] == "Pod default/large is rejected: TopologyAffinityError"
+    assert (missing.status_code, odd.status_code) == (404, 400)
+    assert (await described(client, odd, path="/v1/decisions/{id}"))["errors"][0]["field"] == "id"
 
 
 @pytest.mark.parametrize(
@@ -252,17 +251,15 @@ async def test_a_stored_decision_is_explained():
         pytest.param(RuntimeError("secret"), 500, None, id="a fault of ours"),
     ],
 )
-async def test_errors_of_the_backend_become_problems(error, status, retry):
-    agent = FakeBackend()
+async def test_errors_of_the_backend_become_problems(agent, client, error, status, retry):
     agent.error = error
-    async with client_of(agent) as client:
-        response = await client.post("/v1/pods", json=SMALL)
+    response = await client.post("/v1/pods", json=SMALL)
 
-        assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
-        assert response.headers["content-type"] == "application/problem+json"
-        assert "secret" not in response.text
-        if status != 500:
-            assert str(error) in (await described(client, response))["detail"]
+    assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "secret" not in response.text
+    if status != 500:
+        assert str(error) in (await described(client, response))["detail"]
 
 
 async def test_a_slow_decision_continues_after_the_timeout():
@@ -278,35 +275,31 @@ async def test_a_slow_decision_continues_after_the_timeout():
         assert (await client.get("/v1/pods/default-small")).status_code == 200
 
 
-async def test_readiness_has_a_reason():
-    agent = FakeBackend()
-    async with client_of(agent) as client:
-        assert await described(client, await client.get("/readyz")) == {"ready": True}
+async def test_readiness_has_a_reason(agent, client):
+    assert await described(client, await client.get("/readyz")) == {"ready": True}
 
-        agent.not_ready = ("the state directory is not writable\nrun: chown",)
+    agent.not_ready = ("the state directory is not writable\nrun: chown",)
 
-        response = await client.get("/readyz")
-        assert response.status_code == 503
-        assert [error["message"] for error in (await described(client, response))["errors"]] == list(agent.not_ready)
-        assert (await client.get("/healthz?why=because")).text == "ok\n"
+    response = await client.get("/readyz")
+    assert response.status_code == 503
+    assert [error["message"] for error in (await described(client, response))["errors"]] == list(agent.not_ready)
+    assert (await client.get("/healthz?why=because")).text == "ok\n"
 
 
-async def test_the_machine_and_its_picture():
-    agent = FakeBackend()
-    async with client_of(agent) as client:
-        await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi", gpu="1"))
+async def test_the_machine_and_its_picture(agent, client):
+    await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi", gpu="1"))
 
-        machine = await described(client, await client.get("/v1/machine"))
-        picture = await client.get("/v1/picture.svg")
+    machine = await described(client, await client.get("/v1/machine"))
+    picture = await client.get("/v1/picture.svg")
 
-        assert machine == machine_to_document(agent.host.machine)
-        assert picture.headers["content-type"] == "image/svg+xml"
-        assert "sandbox" in picture.headers["content-security-policy"]
-        assert "artist" in picture.text
-        assert GPU in picture.text
+    assert machine == machine_to_document(agent.host.machine)
+    assert picture.headers["content-type"] == "image/svg+xml"
+    assert "sandbox" in picture.headers["content-security-policy"]
+    assert "artist" in picture.text
+    assert GPU in picture.text
 
 
-async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
+async def test_a_picture_is_drawn_once_for_each_state(client, monkeypatch):
     drawn = []
 
     def draw(_, ledger):
@@ -314,10 +307,9 @@ async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
         return str(ledger.pods)
 
     monkeypatch.setattr("alignup.picture.machine_svg.draw_svg", draw)
-    async with client_of(FakeBackend()) as client:
-        first = await asyncio.gather(*(client.get("/v1/picture.svg") for _ in range(3)))
-        await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi"))
-        later = [await client.get("/v1/picture.svg") for _ in range(2)]
+    first = await asyncio.gather(*(client.get("/v1/picture.svg") for _ in range(3)))
+    await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi"))
+    later = [await client.get("/v1/picture.svg") for _ in range(2)]
 
     assert drawn == [0, 1]
     assert ["artist" in response.text for response in (*first, *later)] == [False, False, False, True, True]
@@ -332,38 +324,35 @@ async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
         pytest.param("/v1/events", "GET, HEAD, OPTIONS", id="events"),
     ],
 )
-async def test_an_unsupported_method_gets_the_supported_ones(method, path, allow):
-    async with client_of(FakeBackend()) as client:
-        rejected = await client.request(method, path)
-        response = await client.options(path)
+async def test_an_unsupported_method_gets_the_supported_ones(client, method, path, allow):
+    rejected = await client.request(method, path)
+    response = await client.options(path)
 
-        assert (rejected.status_code, rejected.headers["allow"]) == (405, allow)
-        assert rejected.json()["status"] == 405
-        assert (response.status_code, response.headers["allow"], response.content) == (204, allow, b"")
+    assert (rejected.status_code, rejected.headers["allow"]) == (405, allow)
+    assert rejected.json()["status"] == 405
+    assert (response.status_code, response.headers["allow"], response.content) == (204, allow, b"")
 
 
 @pytest.mark.parametrize("path", ["/v1/pods", "/v1/picture.svg", "/healthz", "/v1/events", "/v1/pods/unknown"])
-async def test_head_is_get_without_a_body(path):
-    async with client_of(FakeBackend()) as client:
-        head = await client.head(path)
+async def test_head_is_get_without_a_body(client, path):
+    head = await client.head(path)
 
-        assert head.content == b""
-        if path != "/v1/events":
-            full = await client.get(path)
-            assert (head.status_code, head.headers["content-length"]) == (
-                full.status_code,
-                full.headers["content-length"],
-            )
-        else:
-            assert head.headers["content-type"].startswith("text/event-stream")
+    assert head.content == b""
+    if path != "/v1/events":
+        full = await client.get(path)
+        assert (head.status_code, head.headers["content-length"]) == (
+            full.status_code,
+            full.headers["content-length"],
+        )
+    else:
+        assert head.headers["content-type"].startswith("text/event-stream")
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v1", "/v1/pods/", "/v1/pods/a/b", "//v1/pods", "/v1/PODS"])
-async def test_other_paths_are_not_found(path):
-    async with client_of(FakeBackend()) as client:
-        response = await client.get(path)
+async def test_other_paths_are_not_found(client, path):
+    response = await client.get(path)
 
-        assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json")
+    assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json")
 
 
 @pytest.mark.parametrize(

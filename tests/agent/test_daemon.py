@@ -137,11 +137,6 @@ def test_a_second_agent_on_the_same_directory_names_the_first(agent):
     assert agent.ready()
 
 
-def test_the_api_serves_the_machine_and_a_picture(agent):
-    assert len(agent.get("/v1/machine")["nodes"]) == 2
-    assert agent.http.get("/v1/picture.svg").text.startswith("<svg")
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_sigterm_stops_the_agent_cleanly(tmp_path, number):
     with running(tmp_path / "root") as agent:

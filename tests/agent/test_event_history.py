@@ -74,31 +74,6 @@ def test_changes_lead_to_the_same_database_as_the_whole_state(tmp_path):
     did("states saved by their changes", 20 * tries)
 
 
-def test_a_change_does_not_write_the_other_pods(save, tmp_path):
-    state = empty_state()
-    for number in range(60):
-        state = after(state, Transaction.admit, pod(f"p{number}", cpu="1m", memory="1Mi"))
-    save(state)
-    log = tmp_path / f"{NAME}-wal"
-    state = after(state, Transaction.release, "p0")
-    save(state)
-    before = log.read_bytes()
-
-    save(after(state, Transaction.release, "p1"))
-
-    assert len(log.read_bytes()) - len(before) < 12 * 4096
-    assert len(uids(tmp_path)) == 58
-
-
-def test_a_state_from_elsewhere_is_written_too(save, tmp_path):
-    save(empty_state())
-    other = after(empty_state(), Transaction.admit, pod("a"))
-
-    save(other)
-
-    assert uids(tmp_path) == ["a"]
-
-
 @pytest.mark.parametrize("names", [(NAME,), (f"{NAME}-wal",), (NAME, f"{NAME}-wal", f"{NAME}-shm")])
 def test_a_removed_database_is_written_anew(save, tmp_path, names):
     state = after(empty_state(), Transaction.admit, pod("a", cpu="1"))

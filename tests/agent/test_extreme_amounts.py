@@ -1,12 +1,13 @@
 """No amounts of a pod are an internal error."""
 
-import asyncio
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agent.fake_backend import GPU, FakeBackend, client_of
 from tests.effort import examples
+
+pytestmark = pytest.mark.anyio
 
 AMOUNTS = st.sampled_from(
     ["1", "0", "1e999999999", "0e999999999", "1e20000", "1e-2147483648", "1n", "9223372036854775807", "99999999999Ei"]
@@ -36,27 +37,21 @@ def manifests(draw):
 
 @given(st.lists(manifests(), min_size=5, max_size=5))
 @settings(max_examples=examples(20))
-def test_extreme_amounts_are_admitted_or_rejected(sent):
-    async def statuses():
-        async with client_of(FakeBackend()) as client:
-            return {(await client.post("/v1/pods", json=document)).status_code for document in sent}
+async def test_extreme_amounts_are_admitted_or_rejected(anyio_backend, sent):
+    async with client_of(FakeBackend()) as client:
+        statuses = {(await client.post("/v1/pods", json=document)).status_code for document in sent}
 
-    assert asyncio.run(statuses()) <= {200, 201, 409, 422}
+    assert statuses <= {200, 201, 409, 422}
 
 
-def test_amounts_that_cannot_be_added_up_are_invalid():
-    async def answer(document):
-        async with client_of(FakeBackend()) as client:
-            return await client.post("/v1/pods", json=document)
-
+async def test_amounts_that_cannot_be_added_up_are_invalid():
     containers = [
         {"name": name, "resources": {"limits": {"cpu": cpu, "memory": "1Gi"}}}
         for name, cpu in (("a", "1e999999999"), ("b", "1"))
     ]
-    metadata = {"name": "far-apart"}
-    response = asyncio.run(
-        answer({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}})
-    )
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "far-apart"}, "spec": {"containers": containers}}
+    async with client_of(FakeBackend()) as client:
+        response = await client.post("/v1/pods", json=pod)
 
     assert response.status_code == 422
     assert response.json()["errors"] == [

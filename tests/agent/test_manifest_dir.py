@@ -206,22 +206,15 @@ def test_equal_names_in_two_files_are_two_pods(tmp_path):
     assert first.pod.uid != second.pod.uid
 
 
-def test_of_two_files_with_the_same_uid_the_first_counts(tmp_path):
-    write(tmp_path, "a.yaml", "one", uid="same")
-    write(tmp_path, "b.yaml", "two", uid="same")
+@pytest.mark.parametrize("files", [("a.yaml", "b.yaml"), ("a.yaml", "a.yaml")], ids=["two files", "one file"])
+def test_of_two_pods_with_the_same_uid_the_first_counts(tmp_path, files):
+    for file, name in zip(files, ("one", "two"), strict=True):
+        with (tmp_path / file).open("a") as written:
+            written.write("---\n" + POD.format(name=name, cpu=2, uid=", uid: same"))
 
     scan = ManifestDir(tmp_path).scan()
 
     assert names(scan) == ["one"]
-    assert "has the same uid same" in scan.notes[0]
-
-
-def test_of_two_pods_of_a_file_with_the_same_uid_the_first_counts(tmp_path):
-    (tmp_path / "a.yaml").write_text("---\n".join(POD.format(name=name, cpu=2, uid=", uid: same") for name in "ab"))
-
-    scan = ManifestDir(tmp_path).scan()
-
-    assert names(scan) == ["a"]
     assert "has the same uid same" in scan.notes[0]
 
 

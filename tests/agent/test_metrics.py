@@ -3,15 +3,12 @@
 import math
 
 import pytest
-from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from alignup.agent.metrics import BUCKETS, DURATION, Metrics
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.align.workload import Pod
 from alignup.machines.synthetic import parse
 from alignup.web.metrics import metrics_lines
 from tests.agent.fake_backend import GPU, host
@@ -114,25 +111,3 @@ def test_label_values_are_escaped():
     on.update_devices(odd, [Device(odd, "x", 1)])
 
     assert read(Metrics(lambda: on))["alignup_numa_devices", "0", odd, "free"] == 1
-
-
-def test_other_collectors_can_be_registered():
-    class Own(Collector):
-        def collect(self):
-            yield GaugeMetricFamily("own", "Another collector's.", value=0.5)
-
-    on = host()
-    metrics = Metrics(lambda: on)
-    metrics.registry.register(Own())
-
-    assert read(metrics)[("own",)] == 0.5
-
-
-def test_a_pod_without_requests_is_counted():
-    on = host()
-    idle = Pod(name="idle", uid="idle")
-    metrics = Metrics(lambda: on)
-
-    metrics.decided(on.admit(idle), pod=idle, seconds=0)
-
-    assert read(metrics)[("kubelet_topology_manager_admission_requests_total",)] == 1

@@ -13,7 +13,7 @@ from alignup.align.reason_codes import WAITS_ITS_TURN
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, Resources
 from tests.agent.states import clock, empty_state
-from tests.agent.test_state import admits, after, not_none, releases, submit
+from tests.agent.test_state import admits, after, not_none, releases, submit, view
 from tests.align.hosts import pod
 from tests.effort import examples
 
@@ -39,9 +39,9 @@ def test_pods_that_leave_enough_for_a_pod_at_its_overtake_limit_are_admitted():
     admitted = [uid for uid in now.admitted if uid.startswith("small")]
     assert len(admitted) == 9  # the four CPUs of node 0 that "waits" could use are left
     assert now.host.ledger.cpus.free[0] == 4
-    assert not_none(not_none(now.pod_view("small-39")).decision.rejection).reason == WAITS_ITS_TURN
+    assert not_none(view(now, "small-39").decision.rejection).reason == WAITS_ITS_TURN
     for holder in ("holds-0", "holds-1"):
-        assert not_none(after(now, releases(holder)).pod_view("waits")).status is AdmissionStatus.ADMITTED
+        assert view(after(now, releases(holder)), "waits").status is AdmissionStatus.ADMITTED
 
 
 def test_a_waiting_pod_passes_one_at_its_overtake_limit_when_enough_is_released():
@@ -52,12 +52,12 @@ def test_a_waiting_pod_passes_one_at_its_overtake_limit_when_enough_is_released(
         admits("waits", cpu="4", nic="1"),
         admits("small", cpu="3"),
     )
-    assert not_none(now.pod_view("small")).status is AdmissionStatus.WAITING
+    assert view(now, "small").status is AdmissionStatus.WAITING
 
     now = after(now, releases("big-0"))
 
-    assert not_none(now.pod_view("small")).status is AdmissionStatus.ADMITTED
-    assert not_none(now.pod_view("waits")).status is AdmissionStatus.WAITING
+    assert view(now, "small").status is AdmissionStatus.ADMITTED
+    assert view(now, "waits").status is AdmissionStatus.WAITING
 
 
 def test_behind_too_many_pods_at_their_limit_every_pod_waits():

@@ -95,24 +95,25 @@ def test_a_restored_pod_keeps_its_resources(tmp_path):
     assert decision.placements == before.admitted["a"].decision.placements
 
 
-def test_a_changed_machine_that_fits_all_pods_is_only_noted(tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        pytest.param(
+            {"shape": "pack:2 numa:1 core:6 pu:1"}, "the machine changed: CPUs: was 0-7, is 0-11", id="a larger machine"
+        ),
+        pytest.param(
+            {"max_pods": 7}, "the settings changed: maximum number of pods: was 110, is 7", id="other settings"
+        ),
+    ],
+)
+def test_a_change_that_affects_no_pod_is_only_noted(tmp_path, changed, note):
     before = save_after(tmp_path, pod("a", cpu="2"))
-    larger = host(shape="pack:2 numa:1 core:6 pu:1")
 
-    recovered = recover_from(tmp_path, larger)
+    recovered = recover_from(tmp_path, host(**changed))
 
     assert recovered.problems == ()
-    assert any("the machine changed: CPUs: was 0-7, is 0-11" in note for note in recovered.notes)
+    assert note in recovered.notes
     assert recovered.state.admitted.keys() == before.admitted.keys()
-
-
-def test_changed_settings_that_affect_no_pod_are_noted(tmp_path):
-    save_after(tmp_path, pod("a", cpu="2"))
-
-    recovered = recover_from(tmp_path, host(max_pods=7))
-
-    assert recovered.problems == ()
-    assert "the settings changed: maximum number of pods: was 110, is 7" in recovered.notes
 
 
 NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
@@ -139,20 +140,15 @@ def test_a_pod_that_cannot_be_restored_makes_the_agent_read_only(tmp_path, chang
     assert (tmp_path / NAME).read_bytes() == before
 
 
-def test_restorable_pods_are_listed_while_the_agent_is_read_only(tmp_path):
+def test_pods_that_cannot_be_restored_are_not_listed_and_drop_misfits_releases_them(tmp_path):
     save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
+    smaller = host(shape="pack:2 numa:1 core:3 pu:1")
 
-    recovered = recover_from(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"))
+    read_only = recover_from(tmp_path, smaller)
+    recovered = recover_from(tmp_path, smaller, options=replace(WAITS, modes=DROP))
 
-    assert len(recovered.problems) >= 1
-    assert [entry.pod.uid for entry in recovered.state.pod_views()] == ["a"]
-
-
-def test_drop_misfits_releases_pods_that_cannot_be_restored(tmp_path):
-    save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
-
-    recovered = recover_from(tmp_path, host(shape="pack:2 numa:1 core:3 pu:1"), options=replace(WAITS, modes=DROP))
-
+    assert len(read_only.problems) >= 1
+    assert [entry.pod.uid for entry in read_only.state.pod_views()] == ["a"]
     assert recovered.problems == ()
     assert any(
         note.startswith("released because it cannot keep its resources: ") and "default/b" in note
@@ -161,7 +157,7 @@ def test_drop_misfits_releases_pods_that_cannot_be_restored(tmp_path):
     assert list(recovered.state.admitted) == ["a"]
 
 
-def test_drop_misfits_releases_no_other_pod(tmp_path):
+def test_a_valid_database_is_not_set_aside_and_drop_misfits_releases_no_other_pod(tmp_path):
     before = save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
     recovered = recover_from(tmp_path, options=replace(WAITS, modes=DROP | ASIDE))
@@ -249,14 +245,6 @@ def test_contradictory_contents_are_an_error_unless_they_may_be_set_aside(tmp_pa
     assert recovered.problems == ()
     assert recovered.notes[0] == problem.text
     assert (tmp_path / f"{NAME}.aside-1").exists()
-
-
-def test_a_valid_database_is_not_set_aside(tmp_path):
-    before = save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="2"))
-
-    recovered = recover_from(tmp_path, options=replace(WAITS, modes=ASIDE))
-
-    assert durable_facts(recovered.state) == durable_facts(before)
 
 
 def test_a_kubelets_state_is_imported_once(tmp_path):

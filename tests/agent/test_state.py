@@ -44,6 +44,11 @@ def not_none(value):
     return value
 
 
+def view(state, uid):
+    """The view of a pod that is known."""
+    return not_none(state.pod_view(uid))
+
+
 def submit(transaction, wanted) -> AdmissionResult:
     """Admit a pod without plugin devices."""
     answer = transaction.admit(wanted)
@@ -64,7 +69,7 @@ def test_a_pod_that_fits_is_admitted():
 
     admission = submit(transaction, pod("a"))
 
-    entry = not_none(transaction.state().pod_view("a"))
+    entry = view(transaction.state(), "a")
     assert admission.decision.admitted
     assert admission.pod_view == entry
     assert (entry.status, entry.source, entry.position) == (AdmissionStatus.ADMITTED, "api", None)
@@ -99,7 +104,7 @@ def test_a_pod_submitted_twice_keeps_its_resources():
     again = submit(transaction, pod("a"))
 
     assert again.decision.kept
-    assert not_none(again.pod_view).since == not_none(before.pod_view("a")).since
+    assert not_none(again.pod_view).since == view(before, "a").since
     assert transaction.state() is before
 
 
@@ -141,7 +146,7 @@ def test_a_pod_that_does_not_fit_waits_if_waiting_is_enabled():
 
     assert (not_none(admission.pod_view).status, not_none(admission.pod_view).position) == (AdmissionStatus.WAITING, 1)
     assert not_none(admission.decision.rejection).reason == "TopologyAffinityError"
-    assert not_none(transaction.state().pod_view("b")).decision == admission.decision
+    assert view(transaction.state(), "b").decision == admission.decision
     assert [event.kind for event in transaction.events] == [EventKind.WAITING]
 
 
@@ -163,8 +168,8 @@ def test_pods_from_manifests_wait_even_where_others_are_rejected():
     before = after(empty_state(), admits("a", cpu="4"), admits("b", cpu="4", source=FILE), admits("c", cpu="4"))
 
     assert [entry.pod.uid for entry in before.pod_views()] == ["a", "b"]
-    assert not_none(before.pod_view("b")).status is AdmissionStatus.WAITING
-    assert not_none(after(before, releases("a")).pod_view("b")).status is AdmissionStatus.ADMITTED
+    assert view(before, "b").status is AdmissionStatus.WAITING
+    assert view(after(before, releases("a")), "b").status is AdmissionStatus.ADMITTED
 
 
 def test_a_release_admits_waiting_pods_in_order():
@@ -178,7 +183,7 @@ def test_a_release_admits_waiting_pods_in_order():
         (EventKind.RELEASED, "a"),
         (EventKind.ADMITTED, "b"),
     ]
-    assert not_none(transaction.state().pod_view("c")).position == 1
+    assert view(transaction.state(), "c").position == 1
 
 
 def test_a_pod_that_does_not_fit_does_not_block_others():
@@ -186,8 +191,8 @@ def test_a_pod_that_does_not_fit_does_not_block_others():
 
     now = after(before, admits("small", cpu="3"), releases("b"))
 
-    assert not_none(now.pod_view("small")).status is AdmissionStatus.ADMITTED
-    assert not_none(now.pod_view("big")).status is AdmissionStatus.WAITING
+    assert view(now, "small").status is AdmissionStatus.ADMITTED
+    assert view(now, "big").status is AdmissionStatus.WAITING
     assert now.waiting.overtakes == {"big": 1}
 
 
@@ -202,7 +207,7 @@ def test_a_pod_at_its_overtake_limit_blocks_later_pods():
     assert not_none(admission.decision.rejection).reason == WAITS_ITS_TURN
     assert "default/big" in not_none(admission.decision.rejection).message
     assert not_none(admission.pod_view).position == 2
-    assert not_none(after(transaction.state(), releases("s1")).pod_view("s3")).status is AdmissionStatus.WAITING
+    assert view(after(transaction.state(), releases("s1")), "s3").status is AdmissionStatus.WAITING
     assert {entry.pod.uid for entry in after(transaction.state(), releases("a")).pod_views()} == {
         "big",
         "s1",
@@ -223,8 +228,8 @@ def test_a_pod_that_reaches_its_overtake_limit_during_a_retry_blocks_later_pods(
 
     now = after(before, releases("b"))
 
-    assert not_none(now.pod_view("s1")).status is AdmissionStatus.ADMITTED
-    assert not_none(now.pod_view("s2")).status is AdmissionStatus.WAITING
+    assert view(now, "s1").status is AdmissionStatus.ADMITTED
+    assert view(now, "s2").status is AdmissionStatus.WAITING
 
 
 def test_releasing_a_blocking_pod_unblocks_later_pods():
@@ -237,7 +242,7 @@ def test_releasing_a_blocking_pod_unblocks_later_pods():
 
     now = after(before, releases("big"))
 
-    assert not_none(now.pod_view("s")).status is AdmissionStatus.ADMITTED
+    assert view(now, "s").status is AdmissionStatus.ADMITTED
 
 
 def test_a_full_wait_queue_raises_busy_and_changes_nothing():
@@ -291,7 +296,7 @@ def test_a_waiting_pod_that_raises_an_error_does_not_block_others():
 
     now = after(before, releases("a"))
 
-    assert not_none(now.pod_view("b")).status is AdmissionStatus.ADMITTED
+    assert view(now, "b").status is AdmissionStatus.ADMITTED
     assert now.waiting.uids() == ["odd"]
 
 
@@ -304,9 +309,9 @@ def test_listed_devices_admit_waiting_pods():
     transaction.set_devices(GPU, more)
 
     (pending,) = transaction.started
-    assert not_none(before.pod_view("c")).status is AdmissionStatus.WAITING
+    assert view(before, "c").status is AdmissionStatus.WAITING
     assert (
-        not_none(after(transaction.state(), lambda again: again.commit(pending, {})).pod_view("c")).status
+        view(after(transaction.state(), lambda again: again.commit(pending, {})), "c").status
         is AdmissionStatus.ADMITTED
     )
     assert transaction.events[0].kind is EventKind.ANNOUNCED

@@ -256,7 +256,7 @@ def test_what_may_not_be_read_is_named_with_the_permission(cluster, collect, tmp
     assert in_process("why", tmp_path / "default-web.tar.gz", "--search", "0").returncode == 1
 
 
-def test_why_does_not_guess_what_an_archive_lacks(cluster, collect, tmp_path):
+def test_why_does_not_guess_what_an_archive_lacks(collect, tmp_path):
     done = collect("web", "--yes", "--no-reader")
 
     assert done.returncode == 1
@@ -332,7 +332,7 @@ def test_claims_come_with_their_classes_and_the_devices_of_the_node(cluster, col
     assert "Claims" in answer.stdout, answer.stderr
 
 
-def test_errors_say_what_to_do(cluster, collect, tmp_path):
+def test_errors_say_what_to_do(cluster, collect):
     cluster.put(api_pod(pod("pending", cpu="1"), "", phase="Pending"))
     for arguments, code, expected in (
         ((), 2, "alignup: Give POD, or select pods with -l or -A."),
@@ -454,7 +454,7 @@ def test_a_damaged_archive_is_refused(tmp_path, collect, cluster):
         assert "case.tar.gz" in done.stderr
 
 
-def test_problems_with_a_part_name_the_archive(cluster, collect, tmp_path):
+def test_problems_with_a_part_name_the_archive(collect, tmp_path):
     assert collect("web", "--yes").returncode == 0  # the recording is that of this machine, the state is not
     done = in_process("why", "default-web.tar.gz", cwd=tmp_path)
     assert done.returncode == 2
@@ -477,7 +477,7 @@ def test_the_machine_of_an_archive_is_one_of_its_files(tmp_path):
     assert (done.returncode, "unpack it with tar -xzf, and give its machine" in done.stderr) == (2, True)
 
 
-def test_an_archive_is_asked_about_alone(tmp_path):
+def test_an_archive_is_asked_about_alone():
     done = in_process("why", "a.yaml", "case.tar.gz")
     assert (done.returncode, "Give an archive of 'alignup collect' alone." in done.stderr) == (2, True)
 

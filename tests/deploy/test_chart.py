@@ -206,17 +206,46 @@ def test_another_name_of_the_admission_check_is_the_one_that_the_service_may_wri
         assert objects[key] == json.loads(renamed)
 
 
-def test_only_a_gate_that_replaces_stuck_pods_may_evict_pods():
-    (role, binding) = read_kustomization(KUBERNETES / "gate" / "replace-stuck")
-    objects = render_chart({"schedule": {"enabled": True, "replaceStuck": True}})
-    (deployment,) = (item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "alignup-schedule")
-    granted = [
-        rule["resources"] for item in of_kind(render_chart(ALL), "ClusterRole", "Role") for rule in item["rules"]
-    ]
+@pytest.mark.parametrize(
+    ("value", "expected", "rights", "flag"),
+    [
+        pytest.param(
+            "replaceStuck",
+            read_kustomization(KUBERNETES / "gate" / "replace-stuck"),
+            {"pods/eviction"},
+            "--gate-replace-stuck",
+            id="evict pods that cannot start",
+        ),
+        pytest.param(
+            "plans",
+            read_documents((PLANS / "access.yaml").read_text("utf-8")),
+            {"pods/eviction", "plans", "plans/status"},
+            "--plans",
+            id="evict the pods of plans",
+        ),
+        pytest.param(
+            "kueue",
+            read_kustomization(KUBERNETES / "kueue"),
+            {"kueue.x-k8s.io"},
+            "--kueue",
+            id="write workloads of Kueue",
+        ),
+    ],
+)
+def test_only_a_service_with_a_value_may_do_something(value, expected, rights, flag):
+    objects = by_name(render_chart({"schedule": {"enabled": True, value: True}}))
+    without = by_name(render_chart({"schedule": {"enabled": True}}))
+    granted = {
+        name
+        for role in of_kind(render_chart(ALL), "ClusterRole", "Role")
+        for rule in role["rules"]
+        for name in (*rule["apiGroups"], *rule["resources"])
+    }
 
-    assert [role, binding] == [item for item in objects if item["metadata"]["name"] == "alignup-gate-replace-stuck"]
-    assert "--gate-replace-stuck" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert ["pods/eviction"] not in granted
+    assert {key: objects[key] for key in objects.keys() - without.keys()} == by_name(expected)
+    (container,) = objects["Deployment alignup/alignup-schedule"]["spec"]["template"]["spec"]["containers"]
+    assert flag in container["args"]
+    assert not granted & rights
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
@@ -235,25 +264,6 @@ def test_the_component_of_plans_makes_the_objects_of_the_chart(tmp_path, certifi
 
     values = {"schedule": {"enabled": True, "plans": True, "certificates": certificates}}
     assert built == by_name(map(without_hook, render_chart(values)))
-
-
-def test_only_a_service_that_carries_out_plans_may_evict_their_pods():
-    (role, binding) = read_documents((PLANS / "access.yaml").read_text("utf-8"))
-    objects = render_chart({"schedule": {"enabled": True, "plans": True}})
-    added = [item for item in objects if item["metadata"]["name"] == "alignup-plans" and "roleRef" in item]
-    (deployment,) = (item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "alignup-schedule")
-    without = render_chart(ALL)
-    granted = {
-        resource
-        for item in of_kind(without, "ClusterRole", "Role")
-        for rule in item["rules"]
-        for resource in rule["resources"]
-    }
-
-    assert role in objects
-    assert added == [binding]
-    assert "--plans" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert not granted & {"pods/eviction", "plans", "plans/status"}
 
 
 @pytest.mark.parametrize("values", [{}, ALL, {"schedule": {"enabled": True, "plans": True}}])
@@ -279,19 +289,6 @@ def test_only_steering_can_write_to_a_directory_of_the_kubelet():
     assert patched["volumes"][0] in pod["volumes"]
     added = [item for item in objects if item["metadata"]["name"].endswith("-steer")]
     assert by_name(added) == by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
-
-
-def test_only_a_controller_of_admission_checks_may_write_workloads_of_kueue():
-    kueue = read_kustomization(KUBERNETES / "kueue")
-    objects = render_chart({"schedule": {"enabled": True, "kueue": True}})
-    (deployment,) = (item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == "alignup-schedule")
-    granted = [
-        rule["apiGroups"] for item in of_kind(render_chart(ALL), "ClusterRole", "Role") for rule in item["rules"]
-    ]
-
-    assert by_name(kueue).items() <= by_name(objects).items()
-    assert "--kueue" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert ["kueue.x-k8s.io"] not in granted
 
 
 def test_the_namespace_is_that_of_the_release():

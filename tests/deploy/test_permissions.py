@@ -93,89 +93,92 @@ def nodes(server):
     return simulated
 
 
-async def test_the_observer_has_the_permissions_that_it_uses(tmp_path):
-    """It runs against a server with lists in watches, and an older one without."""
-    authority = trustme.CA()
+@pytest.fixture
+async def servers(anyio_backend):
+    """A server with lists in watches, and an older one without."""
+    async with ApiServer() as new, ApiServer() as old:
+        old.streamed_lists = False
+        yield [new, old]
+
+
+@pytest.fixture
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+async def kubelet(authority, anyio_backend):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    async with ApiServer() as new, ApiServer() as old, ApiServer(tls=context) as kubelet:
-        kubelet.respond("/configz", b'{"kubeletconfig":{}}')
-        old.streamed_lists = False
-        for server in (new, old):
-            server.serve(SERVED)
-            server.serve(SLICES)
-            server.put(node("host-a"))
-            address = kubelet.url.removeprefix("https://")
-            options = observe_once(tmp_path / str(id(server)), configz=True, kubelet_address=address)
-            access = Access(server=server.url, authority=authority.cert_pem.bytes())
-            assert await observe(access, options) == ()
+    async with ApiServer(tls=context) as made:
+        made.respond("/configz", b'{"kubeletconfig":{}}')
+        yield made
 
-    needed = used([new, old])
+
+async def test_the_observer_has_the_permissions_that_it_uses(servers, kubelet, authority, tmp_path):
+    address = kubelet.url.removeprefix("https://")
+    for api_server in servers:
+        api_server.serve(SERVED)
+        api_server.serve(SLICES)
+        api_server.put(node("host-a"))
+        options = observe_once(tmp_path / str(id(api_server)), configz=True, kubelet_address=address)
+        access = Access(server=api_server.url, authority=authority.cert_pem.bytes())
+        assert await observe(access, options) == ()
+
+    needed = used(servers)
     assert {request.path for request in kubelet.requests} == {"/configz"}  # which the kubelet authorizes like this:
     needed.add(("get", "", "nodes/configz"))
     assert granted(OBJECTS["ClusterRole /alignup-observer"]) == needed
 
 
-async def test_the_nri_plugin_has_the_permissions_that_it_uses(tmp_path):
-    """It runs against a server with lists in watches, and an older one without, until it has registered."""
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    runtime = ScriptedRuntime()
-    with short_directory() as place:
-        path = place / "nri.sock"
-        async with ApiServer() as new, ApiServer() as old, ApiServer(tls=context) as kubelet, runtime.listening(path):
-            kubelet.respond("/configz", b'{"kubeletconfig":{}}')
-            old.streamed_lists = False
-            address = kubelet.url.removeprefix("https://")
-            decide_options = DecideOptions(host="host-a", policies=PolicyOverrides(), kubelet_address=address)
-            for server in (new, old):
-                server.serve(SLICES)
-                server.put(node("host-a"))
-                state = place / str(id(server))
-                options = NriOptions(
-                    path=path,
-                    index="90",
-                    kubelet_dir=tmp_path,
-                    host_root=Path("/"),
-                    state_dir=state,
-                    listen=None,
-                    names=(),
-                    period=1.0,
-                )
-                access = Access(server=server.url, authority=authority.cert_pem.bytes())
-                running = asyncio.ensure_future(nri_decide(access, options, decide_options, state))
-                registered = asyncio.ensure_future(runtime.plugins.get())
-                done, _ = await asyncio.wait({running, registered}, return_when=asyncio.FIRST_COMPLETED)
-                assert registered in done, running.exception()
-                running.cancel()
-                await asyncio.wait({running})
+async def test_the_nri_plugin_has_the_permissions_that_it_uses(servers, kubelet, authority, short_path, tmp_path):
+    """It runs until it has registered."""
+    path = short_path / "nri.sock"
+    address = kubelet.url.removeprefix("https://")
+    decide_options = DecideOptions(host="host-a", policies=PolicyOverrides(), kubelet_address=address)
+    async with ScriptedRuntime().listening(path) as runtime:
+        for api_server in servers:
+            api_server.serve(SLICES)
+            api_server.put(node("host-a"))
+            state = short_path / str(id(api_server))
+            options = NriOptions(
+                path=path,
+                index="90",
+                kubelet_dir=tmp_path,
+                host_root=Path("/"),
+                state_dir=state,
+                listen=None,
+                names=(),
+                period=1.0,
+            )
+            access = Access(server=api_server.url, authority=authority.cert_pem.bytes())
+            running = asyncio.ensure_future(nri_decide(access, options, decide_options, state))
+            registered = asyncio.ensure_future(runtime.plugins.get())
+            done, _ = await asyncio.wait({running, registered}, return_when=asyncio.FIRST_COMPLETED)
+            assert registered in done, running.exception()
+            running.cancel()
+            await asyncio.wait({running})
 
-    needed = used([new, old]) | {("get", "", "nodes/configz")}
+    needed = used(servers) | {("get", "", "nodes/configz")}
     assert granted(OBJECTS["ClusterRole /alignup-nri"]) == needed
 
 
-async def test_steering_has_the_permissions_that_it_uses():
+async def test_steering_has_the_permissions_that_it_uses(servers):
     """The cluster service writes the spec only, and the observer the status."""
     roles = by_name(read_documents((STEER / "access.yaml").read_text("utf-8")))
-    async with ApiServer() as new, ApiServer() as old:
-        old.streamed_lists = False
-        for server in (new, old):
-            service = ClusterService(server)
-            with short_directory() as directory:
-                kubelet = SteeredKubelet(directory)  # a new one: the markers of an earlier plugin are never "at rest"
-                await kubelet.start()
-                async with (
-                    ApiClient(Access(server=server.url)) as client,
-                    steering_observer(kubelet, client, PATIENT),
-                ):
-                    await until(partial(getattr, kubelet, "at_rest"))
-                    await until(partial(getattr, service, "object"))  # which the observer has created
-                    generation = service.instruct(marker_pod("any"), "1")
-                    await service.reached(generation, "Ready")
-                await kubelet.stop()
+    for api_server in servers:
+        service = ClusterService(api_server)
+        with short_directory() as directory:
+            kubelet = SteeredKubelet(directory)  # a new one: the markers of an earlier plugin are never "at rest"
+            await kubelet.start()
+            async with ApiClient(Access(server=api_server.url)) as client, steering_observer(kubelet, client, PATIENT):
+                await until(partial(getattr, kubelet, "at_rest"))
+                await until(partial(getattr, service, "object"))  # which the observer has created
+                generation = service.instruct(marker_pod("any"), "1")
+                await service.reached(generation, "Ready")
+            await kubelet.stop()
 
-    assert granted(roles["ClusterRole /alignup-observer-steer"]) == used([new, old])
+    assert granted(roles["ClusterRole /alignup-observer-steer"]) == used(servers)
 
 
 async def search_for_moves(server, service, name):

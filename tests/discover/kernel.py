@@ -3,9 +3,10 @@
 The kernel's habits are kept where they matter: core ids start again in every socket, lists name offline CPUs too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from alignup.align import bits
 from alignup.align.machine import Cpu, Machine
@@ -114,6 +115,14 @@ def _mask(cpus: int) -> str:
     digits = f"{cpus:x}"
     digits = digits.zfill((len(digits) + 7) // 8 * 8)
     return ",".join(digits[start : start + 8] for start in range(0, len(digits), 8))
+
+
+def groups(machine: Machine, key: Callable[[Cpu], Any]) -> dict[Any, str]:
+    """What *key* says of CPUs → the CPUs it says it of, as a list."""
+    sets: dict[Any, int] = {}
+    for cpu in machine.cpus:
+        sets[key(cpu)] = sets.get(key(cpu), 0) | 1 << cpu.id
+    return {group: bits.show(cpus) for group, cpus in sets.items()}
 
 
 def without(files: Files, *ends: str) -> Files:

@@ -94,10 +94,18 @@ def test_a_top_level_directory_is_ignored(root: Path, tmp_path: Path):
 # ---- archives from elsewhere
 
 
-def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
-    made.type, made.linkname = kind, link
+    made.type, made.linkname, made.size = kind, link, size
     return made
+
+
+def pack(file: Path, *members: tarfile.TarInfo) -> Path:
+    """Write an archive whose members contain zeros."""
+    with tarfile.open(file, "w:gz") as packed:
+        for each in members:
+            packed.addfile(each, io.BytesIO(bytes(each.size)))
+    return file
 
 
 @pytest.mark.parametrize(
@@ -126,9 +134,7 @@ def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfi
     ],
 )
 def test_dangerous_members_are_rejected(tmp_path: Path, bad, reason):
-    file = tmp_path / "bad.tar.gz"
-    with tarfile.open(file, "w:gz") as packed:
-        packed.addfile(bad)
+    file = pack(tmp_path / "bad.tar.gz", bad)
 
     with pytest.raises(SourceError, match=f"bad.tar.gz is rejected: .*{reason}"):
         load(file)
@@ -144,12 +150,7 @@ def test_dangling_links_inside_are_allowed(tmp_path: Path):
 
 def test_an_archive_that_expands_without_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archive, "MAX_ARCHIVE_BYTES", 1 << 20)
-    file = tmp_path / "bomb.tar.gz"
-    with tarfile.open(file, "w:gz") as packed:
-        for number in range(32):
-            made = member(f"sys/zeros{number}")
-            made.size = 1 << 16
-            packed.addfile(made, io.BytesIO(bytes(1 << 16)))
+    file = pack(tmp_path / "bomb.tar.gz", *(member(f"sys/zeros{number}", size=1 << 16) for number in range(32)))
 
     assert file.stat().st_size < 1 << 14
     with pytest.raises(SourceError, match="it decompresses to more than 1048576 bytes"):
@@ -166,13 +167,7 @@ def test_a_header_that_expands_without_limit_is_rejected(tmp_path: Path):
 
 
 def test_of_a_file_above_the_limit_only_as_much_is_kept_as_shows_that(tmp_path: Path):
-    file = tmp_path / "huge.tar.gz"
-    with tarfile.open(file, "w:gz") as packed:
-        made = member("sys/huge")
-        made.size = 1 << 20
-        packed.addfile(made, io.BytesIO(bytes(1 << 20)))
-
-    files = read_archive(file)
+    files = read_archive(pack(tmp_path / "huge.tar.gz", member("sys/huge", size=1 << 20)))
 
     assert len(files.contents["sys/huge"]) == file_reader.MAX_FILE_BYTES + 1
     with pytest.raises(OSError, match="longer than"):
@@ -180,22 +175,15 @@ def test_of_a_file_above_the_limit_only_as_much_is_kept_as_shows_that(tmp_path: 
 
 
 def test_the_limit_of_proc_files_holds_below_a_top_level_directory(tmp_path: Path):
-    file = tmp_path / "machine.tar"
-    with tarfile.open(file, "w") as packed:
-        made = member("host/proc/cpuinfo")
-        made.size = file_reader.MAX_FILE_BYTES + 2
-        packed.addfile(made, io.BytesIO(bytes(made.size)))
+    size = file_reader.MAX_FILE_BYTES + 2
+    file = pack(tmp_path / "machine.tar.gz", member("host/proc/cpuinfo", size=size))
 
-    assert len(read_archive(file).read("proc/cpuinfo")) == file_reader.MAX_FILE_BYTES + 2
+    assert len(read_archive(file).read("proc/cpuinfo")) == size
 
 
 def test_contents_above_the_limit_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archive, "MAX_ARCHIVE_CONTENT_BYTES", 1 << 16)
-    file = tmp_path / "bomb.tar.gz"
-    with tarfile.open(file, "w:gz") as packed:
-        made = member("sys/zeros")
-        made.size = 1 << 17
-        packed.addfile(made, io.BytesIO(bytes(1 << 17)))
+    file = pack(tmp_path / "bomb.tar.gz", member("sys/zeros", size=1 << 17))
 
     with pytest.raises(SourceError, match="its names and contents have more than 65536 bytes"):
         read_archive(file)
@@ -203,22 +191,17 @@ def test_contents_above_the_limit_are_rejected(tmp_path: Path, monkeypatch: pyte
 
 def test_too_many_members_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archive, "MAX_MEMBERS", 10)
-    file = tmp_path / "many.tar.gz"
-    with tarfile.open(file, "w:gz") as packed:
-        for number in range(11):
-            packed.addfile(member(f"sys/{number}"))
+    file = pack(tmp_path / "many.tar.gz", *(member(f"sys/{number}") for number in range(11)))
 
     with pytest.raises(SourceError, match="it has more than 10 members"):
         read_archive(file)
 
 
 def test_many_members_without_content_are_read(tmp_path: Path):
-    file = tmp_path / "empty.tar.gz"
-    with tarfile.open(file, "w:gz") as packed:
-        for number in range(archive.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100):
-            packed.addfile(member(f"sys/{number}"))
+    count = archive.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100
+    file = pack(tmp_path / "empty.tar.gz", *(member(f"sys/{number}") for number in range(count)))
 
-    assert len(read_archive(file).contents) == archive.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100
+    assert len(read_archive(file).contents) == count
 
 
 @pytest.mark.parametrize("keep", [2, 20, 100, 2000])

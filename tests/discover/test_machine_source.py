@@ -247,11 +247,7 @@ def test_contradictions_are_errors():
         pytest.param("alignup: machine/v1\ncpus: &a [*a]\n", "uses the YAML alias 'a'", id="an alias"),
         pytest.param("alignup: " + "[" * 9000 + "\n", "nested more than 32 levels deep", id="nesting"),
         pytest.param("alignup: machine/v1\ncpus: [\n", "not valid YAML", id="no YAML"),
-        pytest.param(
-            "alignup: !!python/object:os.system x\n",
-            "not valid YAML: could not determine",
-            id="objects",
-        ),
+        pytest.param("alignup: !!python/object:os.system x\n", "not valid YAML: could not determine", id="objects"),
         pytest.param(
             "kind: Pod\nmetadata:\n  name: x\n", "does not describe a machine: expected a document", id="something else"
         ),

@@ -11,17 +11,10 @@ from alignup.align import bits
 from alignup.align.errors import MachineError, ParseError
 from alignup.align.machine import HugePages
 from alignup.machines import synthetic
+from tests.discover.kernel import groups
 
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-def groups(machine, key):
-    """What *key* says of CPUs → the CPUs it says it of, as a list."""
-    sets: dict[object, int] = {}
-    for cpu in machine.cpus:
-        sets[key(cpu)] = sets.get(key(cpu), 0) | 1 << cpu.id
-    return {group: bits.show(cpus) for group, cpus in sets.items()}
 
 
 def nodes(machine):
@@ -176,25 +169,29 @@ def test_attached_nodes_can_be_numbered_in_loops():
     assert synthetic.parse("pack:2 l3:2 [numa(indexes=pack)] core:1 pu:1") == machine
 
 
-def test_an_l3_smaller_than_a_node_is_reported():
-    machine = synthetic.parse("pack:2 numa:1 l3:2 core:2 pu:1")
-
-    assert groups(machine, lambda cpu: cpu.cache) == {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
-    assert machine.kubelet_view().num_caches == 4
+FOUR_CACHES = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
 
 
-def test_an_l3_larger_than_a_node_is_reported():
-    machine = synthetic.parse("pack:2 l3:1 numa:2 core:2 pu:1")
+@pytest.mark.parametrize(
+    ("text", "caches", "reported"),
+    [
+        pytest.param("pack:2 numa:1 l3:2 core:2 pu:1", FOUR_CACHES, FOUR_CACHES, id="smaller than a node: reported"),
+        pytest.param(
+            "pack:2 numa:2 l3:1 core:2 pu:1", FOUR_CACHES, {0: "0-3", 1: "4-7"}, id="equal to a node: not reported"
+        ),
+        pytest.param(
+            "pack:2 l3:1 numa:2 core:2 pu:1",
+            {0: "0-3", 1: "4-7"},
+            {0: "0-3", 1: "4-7"},
+            id="larger than a node: reported",
+        ),
+    ],
+)
+def test_an_l3_is_reported_unless_it_equals_a_node(text, caches, reported):
+    machine = synthetic.parse(text)
 
-    assert machine.kubelet_view().cache_cpus == {0: bits.parse("0-3"), 1: bits.parse("4-7")}
-
-
-def test_an_l3_equal_to_a_node_is_not_reported():
-    machine = synthetic.parse("pack:2 numa:2 l3:1 core:2 pu:1")
-
-    assert groups(machine, lambda cpu: cpu.cache) == {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
-    assert machine.kubelet_view().cache_cpus == {0: bits.parse("0-3"), 1: bits.parse("4-7")}
-    assert machine.kubelet_view().num_cpus == 8
+    assert groups(machine, lambda cpu: cpu.cache) == caches
+    assert {cache: bits.show(cpus) for cache, cpus in machine.kubelet_view().cache_cpus.items()} == reported
 
 
 def test_missing_facts_can_be_passed_in():

@@ -1,6 +1,7 @@
 """CPUs, NUMA nodes, memory, distances and names of CPUs, from /sys and /proc."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from alignup.machines.file_reader import ArchiveFiles, FileReader
 from alignup.machines.topology import CPU, NODE, read_caches, read_model
 from tests import strategies
 from tests.discover import kernel
-from tests.discover.kernel import Files, with_, without
+from tests.discover.kernel import Files, groups, with_, without
 
 PLAIN = kernel.describe(synthetic.parse("pack:2 numa:1 l3:1 core:2 pu:2", distances=(10, 21)))
 
@@ -22,13 +23,10 @@ def read(files: Files) -> Machine:
     return system.read_machine(FileReader(files.packed()), name="the tree")
 
 
-def groups(machine: Machine, kind: str) -> list[str]:
-    cpus_by_group: dict[int, int] = {}
-    for cpu in machine.cpus:
-        number = getattr(cpu, kind)
-        if number is not None:
-            cpus_by_group[number] = cpus_by_group.get(number, 0) | 1 << cpu.id
-    return sorted(map(bits.show, cpus_by_group.values()))
+def partition(machine: Machine, kind: str) -> list[str]:
+    """The groups of CPUs whose numbers are arbitrary."""
+    cpus_by_group = groups(machine, attrgetter(kind))
+    return sorted(cpus for number, cpus in cpus_by_group.items() if number is not None)
 
 
 def online(machine: Machine) -> str:
@@ -95,26 +93,24 @@ def test_no_cpu_is_an_error_with_the_expected_path():
 
 # ---- cores
 
+PAIRS = ["0-1", "2-3", "4-5", "6-7"]
+
 
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
-        pytest.param(PLAIN, ["0-1", "2-3", "4-5", "6-7"], id="by the new name"),
-        pytest.param(without(PLAIN, "core_cpus", "core_cpus_list"), ["0-1", "2-3", "4-5", "6-7"], id="by the old name"),
-        pytest.param(
-            without(PLAIN, "core_cpus_list", "thread_siblings_list"), ["0-1", "2-3", "4-5", "6-7"], id="masks only"
-        ),
-        pytest.param(
-            with_(PLAIN, topology(core_id="7 7 7 7 7 7 7 7")), ["0-1", "2-3", "4-5", "6-7"], id="core ids may repeat"
-        ),
+        pytest.param(PLAIN, PAIRS, id="by the new name"),
+        pytest.param(without(PLAIN, "core_cpus", "core_cpus_list"), PAIRS, id="by the old name"),
+        pytest.param(without(PLAIN, "core_cpus_list", "thread_siblings_list"), PAIRS, id="masks only"),
+        pytest.param(with_(PLAIN, topology(core_id="7 7 7 7 7 7 7 7")), PAIRS, id="core ids may repeat"),
         pytest.param(
             with_(PLAIN, topology(core_id="0 1 2 3 4 5 6 7")),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="siblings with different core ids are one core",
         ),
         pytest.param(
             with_(PLAIN, topology(core_cpus_list="2-3 2-3")),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="siblings without the CPU itself are wrong",
         ),
         pytest.param(
@@ -125,7 +121,7 @@ def test_no_cpu_is_an_error_with_the_expected_path():
                 without(PLAIN, "core_cpus", "core_cpus_list", "thread_siblings", "thread_siblings_list"),
                 topology(core_id="0 0 0 0 0 0 1 1", cluster_id="0 0 1 1 0 0 0 0"),
             ),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="no siblings: by ids, which repeat in each socket and cluster",
         ),
         pytest.param(
@@ -138,17 +134,19 @@ def test_no_cpu_is_an_error_with_the_expected_path():
 def test_cores(files, cores):
     machine = read(files)
 
-    assert groups(machine, "core") == cores
+    assert partition(machine, "core") == cores
     assert all(cpu.core <= cpu.id for cpu in machine.cpus)
 
 
 # ---- sockets
 
+HALVES = {"0-3": 0, "4-7": 1}
+
 
 @pytest.mark.parametrize(
     ("files", "sockets"),
     [
-        pytest.param(PLAIN, {"0-3": 0, "4-7": 1}, id="by id"),
+        pytest.param(PLAIN, HALVES, id="by id"),
         pytest.param(
             with_(PLAIN, topology(physical_package_id="36 36 36 36 8442 8442 8442 8442")),
             {"0-3": 36, "4-7": 8442},
@@ -156,15 +154,15 @@ def test_cores(files, cores):
         ),
         pytest.param(
             with_(PLAIN, topology(package_cpus_list="0-1 0-1 2-3 2-3 4-7 4-7 4-7 4-7")),
-            {"0-3": 0, "4-7": 1},
+            HALVES,
             id="siblings truncated by an old kernel are ignored",
         ),
         pytest.param(
             with_(PLAIN, topology(physical_package_id="-1 -1 -1 -1 -1 -1 -1 -1")),
-            {"0-3": 0, "4-7": 1},
+            HALVES,
             id="no ids: by siblings, with new numbers",
         ),
-        pytest.param(without(PLAIN, "physical_package_id"), {"0-3": 0, "4-7": 1}, id="no id files: by siblings"),
+        pytest.param(without(PLAIN, "physical_package_id"), HALVES, id="no id files: by siblings"),
         pytest.param(
             without(PLAIN, "physical_package_id", "package_cpus", "package_cpus_list"),
             {"0-7": -1},
@@ -175,15 +173,13 @@ def test_cores(files, cores):
             {"0-3": 2, "4-7": 0},
             id="on IBM Z ids repeat in each book",
         ),
-        pytest.param(with_(PLAIN, topology(die_id="0 0 2 2 0 0 2 2")), {"0-3": 0, "4-7": 1}, id="dies are not sockets"),
+        pytest.param(with_(PLAIN, topology(die_id="0 0 2 2 0 0 2 2")), HALVES, id="dies are not sockets"),
     ],
 )
 def test_sockets(files, sockets):
-    cpus_by_socket: dict[int, int] = {}
-    for cpu in read(files).cpus:
-        cpus_by_socket[cpu.socket] = cpus_by_socket.get(cpu.socket, 0) | 1 << cpu.id
+    cpus_by_socket = groups(read(files), lambda cpu: cpu.socket)
 
-    assert {bits.show(cpus): socket for socket, cpus in cpus_by_socket.items()} == sockets
+    assert {cpus: socket for socket, cpus in cpus_by_socket.items()} == sockets
 
 
 # ---- caches
@@ -204,7 +200,7 @@ def renamed(files: Files, old: str, new: str) -> Files:
             with_(
                 without(PLAIN, "shared_cpu_list"), {f"{CPU}/cpu{c}/cache/index2/shared_cpu_map": "0" for c in range(8)}
             ),
-            ["0-1", "2-3", "4-5", "6-7"],
+            PAIRS,
             id="without sharers: the cache of a core",
         ),
         pytest.param(without(PLAIN, "index2"), [], id="no L3"),
@@ -212,7 +208,7 @@ def renamed(files: Files, old: str, new: str) -> Files:
     ],
 )
 def test_caches(files, caches):
-    assert groups(read(files), "cache") == caches
+    assert partition(read(files), "cache") == caches
 
 
 def test_caches_keep_the_kernels_numbers_if_possible():
@@ -282,7 +278,7 @@ def test_a_kernels_files_give_the_same_machine(machine):
     again = read(kernel.describe(machine))
 
     for kind in ("core", "socket", "cache", "node"):
-        assert groups(again, kind) == groups(machine, kind)
+        assert partition(again, kind) == partition(machine, kind)
     assert again.nodes == machine.nodes
     assert again.distances == machine.distances
     assert [(cpu.id, cpu.socket, cpu.node) for cpu in again.cpus] == [
@@ -297,10 +293,7 @@ SPARSE = kernel.describe(synthetic.parse("numa:4(indexes=0,2,33,250) core:2 pu:1
 
 
 def homes(files: Files) -> dict[int | None, str]:
-    cpus_by_node: dict[int | None, int] = {}
-    for cpu in read(files).cpus:
-        cpus_by_node[cpu.node] = cpus_by_node.get(cpu.node, 0) | 1 << cpu.id
-    return {node: bits.show(cpus) for node, cpus in cpus_by_node.items()}
+    return groups(read(files), lambda cpu: cpu.node)
 
 
 USUAL = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}

@@ -546,10 +546,6 @@ def test_huge_pages_cannot_be_reserved():
     assert "hugepages" not in error.paste
 
 
-def test_the_text_helper_makes_a_valid_configuration():
-    assert configuration.read(text(maxPods=7)).max_pods == 7
-
-
 @pytest.mark.parametrize(
     ("fields", "wanted"),
     [

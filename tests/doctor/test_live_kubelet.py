@@ -45,12 +45,10 @@ def process(*arguments, cwd=None):
             running.kill()
 
 
-def test_an_unused_directory(directory):
-    assert find_live_kubelets(directory) == ()
-
-
-def test_a_missing_directory_is_unused(tmp_path):
-    assert find_live_kubelets(tmp_path / "none") == ()
+def test_an_unused_directory_and_a_missing_one(directory, tmp_path):
+    with process("--v=2"):  # a kubelet with another root directory
+        assert find_live_kubelets(directory) == ()
+        assert find_live_kubelets(tmp_path / "none") == ()
 
 
 @pytest.mark.parametrize("name", ["device-plugins", "pod-resources"])
@@ -76,11 +74,6 @@ def test_a_kubelet_process_with_this_root_dir(directory, spelled):
 def test_a_kubelet_with_a_relative_root_dir(directory):
     with process("--root-dir", directory.name, cwd=directory.parent) as pid:
         assert find_live_kubelets(directory) == (f"process {pid} is a kubelet with --root-dir {directory.name}",)
-
-
-def test_a_kubelet_with_another_root_dir(directory):
-    with process("--v=2"):
-        assert find_live_kubelets(directory) == ()
 
 
 def test_a_link_to_the_directory(directory, tmp_path):

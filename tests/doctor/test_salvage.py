@@ -21,6 +21,7 @@ STATE = CpuState(
 )
 FILE = state_files.dump_cpu_state(STATE, gates=GATES)
 SUMS = json.loads(FILE)
+CONTENTS, COPY, UNCHECKED_CONTENTS, UNCHECKED_COPY, REST, NOTHING = SalvageSource
 LISTS = {"a": {"app": "4-5"}, "b": {"app": "6", "side": "7"}}
 
 
@@ -38,83 +39,62 @@ def older(**members: object) -> bytes:
 @pytest.mark.parametrize(
     ("text", "source", "damage"),
     [
-        pytest.param(FILE, SalvageSource.CONTENTS, [], id="nothing wrong"),
-        pytest.param(b"", SalvageSource.NOTHING, ["the file is empty"], id="empty"),
-        pytest.param(b" \n", SalvageSource.NOTHING, ["the file is empty"], id="blank"),
+        pytest.param(FILE, CONTENTS, "", id="nothing wrong"),
+        pytest.param(b"", NOTHING, "the file is empty", id="empty"),
+        pytest.param(b" \n", NOTHING, "the file is empty", id="blank"),
+        pytest.param(b"\0" * 40, NOTHING, "the file contains only zeros, as after a power failure", id="zeros"),
+        pytest.param(b"[1]", NOTHING, "the file is JSON, but not an object", id="no object"),
         pytest.param(
-            b"\0" * 40,
-            SalvageSource.NOTHING,
-            ["the file contains only zeros, as after a power failure"],
-            id="zeros",
+            b"oops", NOTHING, "the file is not JSON: invalid character 'o' looking for beginning of value", id="no JSON"
         ),
-        pytest.param(b"[1]", SalvageSource.NOTHING, ["the file is JSON, but not an object"], id="no object"),
-        pytest.param(
-            b"oops",
-            SalvageSource.NOTHING,
-            ["the file is not JSON: invalid character 'o' looking for beginning of value"],
-            id="no JSON",
-        ),
-        pytest.param(
-            FILE[:-5], SalvageSource.CONTENTS, [f"the file is cut off after {len(FILE) - 5} bytes"], id="end cut"
-        ),
-        pytest.param(FILE[:200], SalvageSource.COPY, ["the file is cut off after 200 bytes"], id="contents cut off"),
-        pytest.param(FILE[:100], SalvageSource.REST, ["the file is cut off after 100 bytes"], id="cut off in the copy"),
-        pytest.param(FILE[:30], SalvageSource.REST, ["the file is cut off after 30 bytes"], id="cut off early"),
+        pytest.param(FILE[:-5], CONTENTS, f"the file is cut off after {len(FILE) - 5} bytes", id="end cut"),
+        pytest.param(FILE[:200], COPY, "the file is cut off after 200 bytes", id="contents cut off"),
+        pytest.param(FILE[:100], REST, "the file is cut off after 100 bytes", id="cut off in the copy"),
+        pytest.param(FILE[:30], REST, "the file is cut off after 30 bytes", id="cut off early"),
         pytest.param(
             FILE + b"}",
-            SalvageSource.CONTENTS,
-            ["there is extra data after the end of the object: invalid character '}' after top-level value"],
+            CONTENTS,
+            "there is extra data after the end of the object: invalid character '}' after top-level value",
             id="more at the end",
         ),
         pytest.param(
             FILE.replace(b'"entries"', b'entries"', 1),
-            SalvageSource.CONTENTS,
-            ["the file is not JSON: invalid character 'e' looking for beginning of object key string"],
+            CONTENTS,
+            "the file is not JSON: invalid character 'e' looking for beginning of object key string",
             id="copy broken, contents whole",
         ),
         pytest.param(
             changed(dataChecksum=1),
-            SalvageSource.CONTENTS,
-            [f"the checksum of the contents is wrong: 1 in the file, {SUMS['dataChecksum']} computed"],
+            CONTENTS,
+            f"the checksum of the contents is wrong: 1 in the file, {SUMS['dataChecksum']} computed",
             id="contents confirmed by the copy",
         ),
         pytest.param(
             changed(dataChecksum=1, checksum=1),
-            SalvageSource.UNCHECKED_CONTENTS,
-            [f"the checksum of the contents is wrong: 1 in the file, {SUMS['dataChecksum']} computed"],
+            UNCHECKED_CONTENTS,
+            f"the checksum of the contents is wrong: 1 in the file, {SUMS['dataChecksum']} computed",
             id="confirmed by no checksum",
         ),
         pytest.param(
-            changed(data="{"),
-            SalvageSource.COPY,
-            ["the contents cannot be read: unexpected end of JSON input"],
-            id="contents broken",
+            changed(data="{"), COPY, "the contents cannot be read: unexpected end of JSON input", id="contents broken"
         ),
         pytest.param(
             changed(data="{", checksum=1),
-            SalvageSource.UNCHECKED_COPY,
-            ["the contents cannot be read: unexpected end of JSON input"],
+            UNCHECKED_COPY,
+            "the contents cannot be read: unexpected end of JSON input",
             id="contents broken, copy unconfirmed",
         ),
         pytest.param(
-            changed(data=None),
-            SalvageSource.COPY,
-            ["the contents are missing; only their checksum is left"],
-            id="no contents",
+            changed(data=None), COPY, "the contents are missing; only their checksum is left", id="no contents"
         ),
-        pytest.param(
-            older(checksum=7),
-            SalvageSource.UNCHECKED_CONTENTS,
-            ["the checksum 7 does not match the contents"],
-            id="old",
-        ),
-        pytest.param(older(), SalvageSource.CONTENTS, [], id="old without a checksum"),
+        pytest.param(older(checksum=7), UNCHECKED_CONTENTS, "the checksum 7 does not match the contents", id="old"),
+        pytest.param(older(), CONTENTS, "", id="old without a checksum"),
     ],
 )
 def test_damage_is_described_and_the_best_contents_are_used(text, source, damage):
     salvaged = salvage(state_files.CPU_FORMAT, text, gates=GATES)
 
-    assert (salvaged.source, list(salvaged.damage)) == (source, damage)
+    assert (salvaged.source, salvaged.damage) == (source, (damage,) if damage else ())
     assert {
         uid: containers for uid, containers in (salvaged.contents["entries"] or {}).items() if containers != LISTS[uid]
     } == {}

@@ -63,15 +63,6 @@ def test_exclusive_containers_are_left_alone_and_shared_ones_make_way_in_the_sam
     assert two_nodes.sent == 0
 
 
-def test_the_reconcile_loop_of_the_kubelet_does_not_undo_the_choice(two_nodes):
-    two_nodes.create("a", milli=2000)
-    two_nodes.create("b", milli=1000)
-    before = two_nodes.shown()
-    two_nodes.reconcile()
-
-    assert two_nodes.shown() == before == {"a-app": "0-3", "b-app": "4-7"}
-
-
 def test_an_older_state_that_the_kubelet_sends_is_narrowed_and_settled_later(two_nodes):
     two_nodes.create("a", milli=1000)
     two_nodes.update("a-app", cpus="2-7")

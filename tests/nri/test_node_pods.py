@@ -13,6 +13,8 @@ from alignup.placement.host_report import PodStage
 from alignup.wire import nri_pb2 as wire
 from tests.align.hosts import make_pod
 
+pytestmark = pytest.mark.anyio
+
 SANDBOX = wire.PodSandbox(uid="a", name="a", namespace="default")
 
 
@@ -27,57 +29,54 @@ def make(pods, *listed):
     return NodePods(parse("numa:2 core:2 pu:1"), pods=lambda: pods, list_resources=list_resources)
 
 
-def test_it_waits_for_a_pod_that_the_kubelet_got_earlier():
-    async def scenario():
-        pods: dict[str, KnownPod] = {}
-        node = make(pods)
-        finding = asyncio.ensure_future(node.find(SANDBOX))
-        await asyncio.sleep(0)
-        node.notify()  # about another pod
-        await asyncio.sleep(0)
-        assert not finding.done()
-        pods.update(known(make_pod("a")))
-        node.notify()
-        requested = await finding
-        assert (requested.pod.uid, requested.devices) == ("a", {})
-
-    asyncio.run(scenario())
+async def test_it_waits_for_a_pod_that_the_kubelet_got_earlier():
+    pods: dict[str, KnownPod] = {}
+    node = make(pods)
+    finding = asyncio.ensure_future(node.find(SANDBOX))
+    await asyncio.sleep(0)
+    node.notify()  # about another pod
+    await asyncio.sleep(0)
+    assert not finding.done()
+    pods.update(known(make_pod("a")))
+    node.notify()
+    requested = await finding
+    assert (requested.pod.uid, requested.devices) == ("a", {})
 
 
-def test_it_gives_up_before_the_runtime_does(monkeypatch):
+async def test_it_gives_up_before_the_runtime_does(monkeypatch):
     monkeypatch.setattr(node_pods, "_WAIT", 0.0)
     with pytest.raises(UnknownPodError, match="pod default/a is unknown: the API server has not sent it yet"):
-        asyncio.run(make(None).find(SANDBOX))
+        await make(None).find(SANDBOX)
 
 
-def test_a_static_pod_without_a_mirror_pod_is_not_waited_for():
+async def test_a_static_pod_without_a_mirror_pod_is_not_waited_for():
     static = wire.PodSandbox(uid="x", annotations={"kubernetes.io/config.source": "file"})
 
-    assert asyncio.run(make({}).find(static)) is None
+    assert await make({}).find(static) is None
 
 
-def test_a_device_of_a_claim_that_no_slice_has_restricts_nothing():
+async def test_a_device_of_a_claim_that_no_slice_has_restricts_nothing():
     id_ = DeviceId("driver", "pool", "gpu-0")
     resources = ListedResources(claims={"default/gpu": (id_,)})
     listed = ListedPod(namespace="default", name="a", containers={"app": resources})
-    requested = asyncio.run(make(known(make_pod("a", gpu="1")), listed).find(SANDBOX))
+    requested = await make(known(make_pod("a", gpu="1")), listed).find(SANDBOX)
 
     (device,) = requested.devices["app"]["claim default/gpu"]
     assert (device.id, device.nodes) == ("driver/pool/gpu-0", None)
 
 
-def test_a_pod_with_devices_that_the_kubelet_does_not_list_is_not_decided_on():
+async def test_a_pod_with_devices_that_the_kubelet_does_not_list_is_not_decided_on():
     with pytest.raises(UnknownPodError, match="lists no devices of pod default/a yet"):
-        asyncio.run(make(known(make_pod("a", gpu="1"))).find(SANDBOX))
+        await make(known(make_pod("a", gpu="1"))).find(SANDBOX)
 
 
-def test_a_kubelet_that_does_not_answer_is_an_error():
+async def test_a_kubelet_that_does_not_answer_is_an_error():
     async def fail():
         raise PluginError("List at kubelet.sock: no such socket")
 
     pods = known(make_pod("a", gpu="1"))
     with pytest.raises(PluginError, match="no such socket"):
-        asyncio.run(NodePods(parse("numa:2 core:2 pu:1"), pods=lambda: pods, list_resources=fail).find(SANDBOX))
+        await NodePods(parse("numa:2 core:2 pu:1"), pods=lambda: pods, list_resources=fail).find(SANDBOX)
 
 
 @pytest.mark.parametrize(

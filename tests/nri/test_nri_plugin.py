@@ -14,9 +14,10 @@ from tests.deadlines import until
 from tests.nri.runtime import ScriptedRuntime, next_plugin
 from tests.short_paths import short_directory
 
+pytestmark = pytest.mark.anyio
+
 POD = wire.PodSandbox(id="s1", name="web", uid="u1", namespace="shop")
 CONTAINER = wire.Container(id="c1", pod_sandbox_id="s1", name="app")
-VALIDATED = wire.ValidateContainerAdjustmentResponse
 NEW = {"version": "2.3.4", "nri": "v0.12.0"}  #: how a runtime of the second generation configures plugins
 
 
@@ -96,101 +97,82 @@ async def connected(plugin, **options):
                     await running
 
 
-def test_a_plugin_registers_and_is_configured_and_synchronized():
-    async def scenario():
-        plugin = Recorder()
-        async with connected(plugin) as (runtime, called, connection):
-            assert [(request.plugin_name, request.plugin_idx) for request in runtime.registered] == [("test", "42")]
-            assert not connection.synchronized
-            await called.configure()
-            answer = await called.synchronize([POD], [CONTAINER])
-            assert [update.container_id for update in answer.update] == ["c1"]
-            assert connection.synchronized
-            assert plugin.calls == [("configure", "containerd", ""), ("synchronize", ["s1"], ["c1"])]
-
-    asyncio.run(scenario())
+async def test_a_plugin_registers_and_is_configured_and_synchronized():
+    plugin = Recorder()
+    async with connected(plugin) as (runtime, called, connection):
+        assert [(request.plugin_name, request.plugin_idx) for request in runtime.registered] == [("test", "42")]
+        assert not connection.synchronized
+        await called.configure()
+        answer = await called.synchronize([POD], [CONTAINER])
+        assert [update.container_id for update in answer.update] == ["c1"]
+        assert connection.synchronized
+        assert plugin.calls == [("configure", "containerd", ""), ("synchronize", ["s1"], ["c1"])]
 
 
-def test_a_synchronization_in_parts_is_one_for_the_plugin():
-    async def scenario():
-        plugin = Recorder()
-        async with connected(plugin) as (_, called, connection):
-            first = await called.synchronize([POD], [], more=True)
-            assert (first.more, list(first.update)) == (True, [])
-            assert (await called.synchronize([], [CONTAINER], more=True)).more
-            assert not connection.synchronized
-            last = await called.synchronize([wire.PodSandbox(id="s2")], [wire.Container(id="c2")])
-            assert (last.more, [update.container_id for update in last.update]) == (False, ["c1", "c2"])
-            assert plugin.calls == [("synchronize", ["s1", "s2"], ["c1", "c2"])]
-
-    asyncio.run(scenario())
+async def test_a_synchronization_in_parts_is_one_for_the_plugin():
+    plugin = Recorder()
+    async with connected(plugin) as (_, called, connection):
+        first = await called.synchronize([POD], [], more=True)
+        assert (first.more, list(first.update)) == (True, [])
+        assert (await called.synchronize([], [CONTAINER], more=True)).more
+        assert not connection.synchronized
+        last = await called.synchronize([wire.PodSandbox(id="s2")], [wire.Container(id="c2")])
+        assert (last.more, [update.container_id for update in last.update]) == (False, ["c1", "c2"])
+        assert plugin.calls == [("synchronize", ["s1", "s2"], ["c1", "c2"])]
 
 
 @pytest.mark.parametrize("generation", ["StateChange", "calls of their own"])
-def test_notifications_of_both_generations_end_in_the_same_methods(generation):
-    async def scenario():
-        plugin = Recorder()
-        async with connected(plugin) as (_, called, _):
-            for method, event in EVENTS.items():
-                if method not in NOTIFICATIONS:
-                    continue
-                container = None if method.endswith("PodSandbox") else CONTAINER
-                if generation == "StateChange":
-                    await called.notify(event, POD, container)
-                else:
-                    await called.call(method, wire.NotificationRequest(pod=POD, container=container), wire.Empty)
-        assert plugin.calls == [
-            (name, "web") if name.endswith("pod_sandbox") else (name, "web", "app") for name in NOTIFICATIONS.values()
-        ]
-        assert len(plugin.calls) == 9
-
-    asyncio.run(scenario())
+async def test_notifications_of_both_generations_end_in_the_same_methods(generation):
+    plugin = Recorder()
+    async with connected(plugin) as (_, called, _):
+        for method, event in EVENTS.items():
+            if method not in NOTIFICATIONS:
+                continue
+            container = None if method.endswith("PodSandbox") else CONTAINER
+            if generation == "StateChange":
+                await called.notify(event, POD, container)
+            else:
+                await called.call(method, wire.NotificationRequest(pod=POD, container=container), wire.Empty)
+    assert plugin.calls == [
+        (name, "web") if name.endswith("pod_sandbox") else (name, "web", "app") for name in NOTIFICATIONS.values()
+    ]
+    assert len(plugin.calls) == 9
 
 
-def test_calls_with_an_answer():
-    async def scenario():
-        plugin = Recorder()
-        async with connected(plugin) as (_, called, _):
-            created = await called.create(POD, CONTAINER)
-            assert created.adjust.linux.resources.cpu.cpus == "0-1"
-            resources = wire.LinuxResources(cpu=wire.LinuxCPU(cpus="2", shares=wire.OptionalUInt64(value=512)))
-            assert [update.container_id for update in await called.update(POD, CONTAINER, resources)] == ["c1"]
-            assert [update.container_id for update in await called.stop(POD, CONTAINER)] == ["other"]
-            resize = wire.UpdatePodSandboxRequest(pod=POD, linux_resources=resources)
-            await called.call("UpdatePodSandbox", resize, wire.Empty)
-            validate = wire.ValidateContainerAdjustmentRequest(pod=POD, container=CONTAINER)
-            answer = await called.call(
-                "ValidateContainerAdjustment", validate, wire.ValidateContainerAdjustmentResponse
-            )
-            assert (answer.reject, answer.reason) == (False, "")
-            validate.adjust.CopyFrom(created.adjust)
-            answer = await called.call(
-                "ValidateContainerAdjustment", validate, wire.ValidateContainerAdjustmentResponse
-            )
-            assert (answer.reject, answer.reason) == (True, "no")
-            await called.call("Shutdown", wire.Empty(), wire.Empty)
-        assert plugin.calls == [
-            ("create_container", "web", "app"),
-            ("update_container", "web", "app", "2"),
-            ("stop_container", "web", "app"),
-            ("update_pod_sandbox", "web", 0, 512),
-            ("validate_container_adjustment", "app"),
-            ("validate_container_adjustment", "app"),
-        ]
-
-    asyncio.run(scenario())
+async def test_calls_with_an_answer():
+    plugin = Recorder()
+    async with connected(plugin) as (_, called, _):
+        created = await called.create(POD, CONTAINER)
+        assert created.adjust.linux.resources.cpu.cpus == "0-1"
+        resources = wire.LinuxResources(cpu=wire.LinuxCPU(cpus="2", shares=wire.OptionalUInt64(value=512)))
+        assert [update.container_id for update in await called.update(POD, CONTAINER, resources)] == ["c1"]
+        assert [update.container_id for update in await called.stop(POD, CONTAINER)] == ["other"]
+        resize = wire.UpdatePodSandboxRequest(pod=POD, linux_resources=resources)
+        await called.call("UpdatePodSandbox", resize, wire.Empty)
+        validate = wire.ValidateContainerAdjustmentRequest(pod=POD, container=CONTAINER)
+        answer = await called.call("ValidateContainerAdjustment", validate, wire.ValidateContainerAdjustmentResponse)
+        assert (answer.reject, answer.reason) == (False, "")
+        validate.adjust.CopyFrom(created.adjust)
+        answer = await called.call("ValidateContainerAdjustment", validate, wire.ValidateContainerAdjustmentResponse)
+        assert (answer.reject, answer.reason) == (True, "no")
+        await called.call("Shutdown", wire.Empty(), wire.Empty)
+    assert plugin.calls == [
+        ("create_container", "web", "app"),
+        ("update_container", "web", "app", "2"),
+        ("stop_container", "web", "app"),
+        ("update_pod_sandbox", "web", 0, 512),
+        ("validate_container_adjustment", "app"),
+        ("validate_container_adjustment", "app"),
+    ]
 
 
-def test_a_plugin_that_overrides_nothing_answers_every_call():
-    async def scenario():
-        async with connected(NriPlugin()) as (_, called, _):
-            await called.configure(**NEW)
-            assert await called.synchronize([POD], [CONTAINER]) == wire.SynchronizeResponse()
-            for method in EVENTS:
-                await called.call(method, wire.NotificationRequest(pod=POD), wire.Empty)
-            await called.call("StateChange", wire.StateChangeEvent(event=99), wire.Empty)  # type: ignore[arg-type]
-
-    asyncio.run(scenario())
+async def test_a_plugin_that_overrides_nothing_answers_every_call():
+    async with connected(NriPlugin()) as (_, called, _):
+        await called.configure(**NEW)
+        assert await called.synchronize([POD], [CONTAINER]) == wire.SynchronizeResponse()
+        for method in EVENTS:
+            await called.call(method, wire.NotificationRequest(pod=POD), wire.Empty)
+        await called.call("StateChange", wire.StateChangeEvent(event=99), wire.Empty)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -212,112 +194,97 @@ def test_only_events_that_the_runtime_knows_are_subscribed_to(name, version, nri
     assert subscription(Silent(), request) == 1 << wire.CREATE_CONTAINER - 1
 
 
-def test_malformed_and_unknown_calls_are_refused():
-    async def scenario():
-        async with connected(Recorder()) as (_, called, _):
+async def test_malformed_and_unknown_calls_are_refused():
+    async with connected(Recorder()) as (_, called, _):
+        with pytest.raises(RpcError) as failed:
+            await called.call("Explode", wire.Empty(), wire.Empty)
+        assert (failed.value.code, failed.value.message) == (Code.UNIMPLEMENTED, "method Explode does not exist")
+        for method in ("Configure", "CreateContainer", "StartContainer"):
+            broken = wire.LinuxCPU(cpus="not this message" * 3)  # field 6 is a string: of another type there
+            payload = b"\xff" + broken.SerializeToString()
             with pytest.raises(RpcError) as failed:
-                await called.call("Explode", wire.Empty(), wire.Empty)
-            assert (failed.value.code, failed.value.message) == (Code.UNIMPLEMENTED, "method Explode does not exist")
-            for method in ("Configure", "CreateContainer", "StartContainer"):
-                broken = wire.LinuxCPU(cpus="not this message" * 3)  # field 6 is a string: of another type there
-                payload = b"\xff" + broken.SerializeToString()
-                with pytest.raises(RpcError) as failed:
-                    await called.connection.call("nri.pkg.api.v1alpha1.Plugin", method, payload, timeout=60)
-                assert failed.value.code == Code.INVALID_ARGUMENT
-
-    asyncio.run(scenario())
+                await called.connection.call("nri.pkg.api.v1alpha1.Plugin", method, payload, timeout=60)
+            assert failed.value.code == Code.INVALID_ARGUMENT
 
 
-def test_a_plugin_changes_containers_by_itself_and_learns_which_changes_failed():
-    async def scenario():
-        async with connected(Recorder()) as (runtime, called, connection):
-            await called.synchronize()
-            runtime.failing.add("c2")
-            updates = [wire.ContainerUpdate(container_id=id_) for id_ in ("c1", "c2")]
-            with pytest.raises(RpcError, match="NRI update of some containers failed"):
-                await connection.update_containers(updates)
-            runtime.names_failures = True
-            assert [update.container_id for update in await connection.update_containers(updates)] == ["c2"]
-            assert [update.container_id for update in runtime.updates] == ["c1", "c2"] * 2
-
-    asyncio.run(scenario())
+async def test_a_plugin_changes_containers_by_itself_and_learns_which_changes_failed():
+    async with connected(Recorder()) as (runtime, called, connection):
+        await called.synchronize()
+        runtime.failing.add("c2")
+        updates = [wire.ContainerUpdate(container_id=id_) for id_ in ("c1", "c2")]
+        with pytest.raises(RpcError, match="NRI update of some containers failed"):
+            await connection.update_containers(updates)
+        runtime.names_failures = True
+        assert [update.container_id for update in await connection.update_containers(updates)] == ["c2"]
+        assert [update.container_id for update in runtime.updates] == ["c1", "c2"] * 2
 
 
-def test_a_response_that_cannot_be_decoded_is_a_failed_call():
-    async def scenario():
-        async with connected(Recorder()) as (runtime, called, connection):
-            await called.synchronize()
-            runtime.answers_garbage = True
-            with pytest.raises(RpcError, match="the response of UpdateContainers cannot be decoded"):
-                await connection.update_containers([])
-            assert connection.synchronized
-
-    asyncio.run(scenario())
+async def test_a_response_that_cannot_be_decoded_is_a_failed_call():
+    async with connected(Recorder()) as (runtime, called, connection):
+        await called.synchronize()
+        runtime.answers_garbage = True
+        with pytest.raises(RpcError, match="the response of UpdateContainers cannot be decoded"):
+            await connection.update_containers([])
+        assert connection.synchronized
 
 
-def test_a_plugin_connects_again_with_growing_delays():
-    async def scenario():
-        delays = []
-        resume = asyncio.Semaphore(0)
+async def test_a_plugin_connects_again_with_growing_delays():
+    delays = []
+    resume = asyncio.Semaphore(0)
 
-        async def sleep(seconds):
-            delays.append(seconds)
-            await resume.acquire()
+    async def sleep(seconds):
+        delays.append(seconds)
+        await resume.acquire()
 
-        plugin = Recorder()
-        timing = ConnectionTiming(retry=1.0, longest_retry=4.0, sleep=sleep)
-        async with connected(plugin, timing=timing) as (runtime, called, connection):
-            await called.synchronize()
-            runtime.disconnect()
-            await until(lambda: len(delays) == 1)
-            assert plugin.calls[-1] == ("disconnected",)
-            assert not connection.synchronized
-            assert connection.problem == "the runtime closed the connection"
-            with pytest.raises(ConnectionClosedError):
-                await connection.update_containers([])
-            for _ in range(4):  # it is accepted, but never synchronized
-                before = len(delays)
-                resume.release()
-                await next_plugin(runtime)
-                runtime.disconnect()
-                await until(lambda: len(delays) > before)  # noqa: B023 - called in this round only
+    plugin = Recorder()
+    timing = ConnectionTiming(retry=1.0, longest_retry=4.0, sleep=sleep)
+    async with connected(plugin, timing=timing) as (runtime, called, connection):
+        await called.synchronize()
+        runtime.disconnect()
+        await until(lambda: len(delays) == 1)
+        assert plugin.calls[-1] == ("disconnected",)
+        assert not connection.synchronized
+        assert connection.problem == "the runtime closed the connection"
+        with pytest.raises(ConnectionClosedError):
+            await connection.update_containers([])
+        for _ in range(4):  # it is accepted, but never synchronized
+            before = len(delays)
             resume.release()
-            await (await next_plugin(runtime)).synchronize([POD], [])
-            assert connection.synchronized
+            await next_plugin(runtime)
             runtime.disconnect()
-            await until(lambda: len(delays) == 6)
-        limits = (1, 2, 4, 4, 4, 1)
-        assert [limit / 2 <= delay <= limit for delay, limit in zip(delays, limits, strict=True)] == [True] * 6
-        assert [call[0] for call in plugin.calls] == ["synchronize", "disconnected"] * 2
+            await until(lambda: len(delays) > before)  # noqa: B023 - called in this round only
+        resume.release()
+        await (await next_plugin(runtime)).synchronize([POD], [])
+        assert connection.synchronized
+        runtime.disconnect()
+        await until(lambda: len(delays) == 6)
+    limits = (1, 2, 4, 4, 4, 1)
+    assert [limit / 2 <= delay <= limit for delay, limit in zip(delays, limits, strict=True)] == [True] * 6
+    assert [call[0] for call in plugin.calls] == ["synchronize", "disconnected"] * 2
 
-    asyncio.run(scenario())
 
+async def test_a_runtime_that_is_missing_or_refuses_is_tried_again():
+    problems = []
 
-def test_a_runtime_that_is_missing_or_refuses_is_tried_again():
-    async def scenario():
-        problems = []
+    async def sleep(_seconds):
+        problems.append(connection.problem)
+        await asyncio.sleep(0)
 
-        async def sleep(_seconds):
-            problems.append(connection.problem)
-            await asyncio.sleep(0)
-
-        with short_directory() as place:
-            path = place / "nri.sock"
-            timing = ConnectionTiming(sleep=sleep)
-            connection = PluginConnection(Recorder(), name="x", index="00", path=path, timing=timing)
-            running = asyncio.create_task(connection.run())
-            await until(lambda: problems)
-            runtime = ScriptedRuntime()
-            runtime.rejects = RpcError(Code.UNKNOWN, "invalid plugin index")
-            async with runtime.listening(path):
-                await next_plugin(runtime)
-                running.cancel()
-                with suppress(asyncio.CancelledError):
-                    await running
-            assert problems[0] == f"{path}: [Errno 2] No such file or directory"
-            assert problems[-1] == f"{path}: invalid plugin index"
-
-    asyncio.run(scenario())
+    with short_directory() as place:
+        path = place / "nri.sock"
+        timing = ConnectionTiming(sleep=sleep)
+        connection = PluginConnection(Recorder(), name="x", index="00", path=path, timing=timing)
+        running = asyncio.create_task(connection.run())
+        await until(lambda: problems)
+        runtime = ScriptedRuntime()
+        runtime.rejects = RpcError(Code.UNKNOWN, "invalid plugin index")
+        async with runtime.listening(path):
+            await next_plugin(runtime)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+        assert problems[0] == f"{path}: [Errno 2] No such file or directory"
+        assert problems[-1] == f"{path}: invalid plugin index"
 
 
 @pytest.mark.parametrize(("name", "index"), [("two words", "10"), ("", "10"), ("good", "1"), ("good", "ab")])
@@ -326,28 +293,24 @@ def test_names_that_runtimes_reject_are_rejected_at_once(name, index):
         PluginConnection(NriPlugin(), name=name, index=index)
 
 
-def test_a_plugin_that_the_runtime_starts_uses_its_socket_and_name():
+async def test_a_plugin_that_the_runtime_starts_uses_its_socket_and_name():
     program = """
 import asyncio
 from alignup.nri.nri_plugin import NriPlugin, PluginConnection
 asyncio.run(PluginConnection(NriPlugin(), name="unused", index="99", path="/nowhere").run_once())
 """
-
-    async def scenario():
-        near, far = socket.socketpair()
-        environment = {"NRI_PLUGIN_NAME": "started", "NRI_PLUGIN_IDX": "07", "NRI_PLUGIN_SOCKET": str(far.fileno())}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", program),
-            pass_fds=[far.fileno()],
-            env={"PYTHONPATH": ":".join(sys.path), **environment},
-        )
-        far.close()
-        runtime = ScriptedRuntime()
-        serving = asyncio.create_task(runtime.accept(*await asyncio.open_unix_connection(sock=near)))
-        await (await next_plugin(runtime)).synchronize()
-        assert [(request.plugin_name, request.plugin_idx) for request in runtime.registered] == [("started", "07")]
-        runtime.disconnect()
-        await serving
-        assert await asyncio.wait_for(process.wait(), 60) == 0
-
-    asyncio.run(scenario())
+    near, far = socket.socketpair()
+    environment = {"NRI_PLUGIN_NAME": "started", "NRI_PLUGIN_IDX": "07", "NRI_PLUGIN_SOCKET": str(far.fileno())}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program),
+        pass_fds=[far.fileno()],
+        env={"PYTHONPATH": ":".join(sys.path), **environment},
+    )
+    far.close()
+    runtime = ScriptedRuntime()
+    serving = asyncio.create_task(runtime.accept(*await asyncio.open_unix_connection(sock=near)))
+    await (await next_plugin(runtime)).synchronize()
+    assert [(request.plugin_name, request.plugin_idx) for request in runtime.registered] == [("started", "07")]
+    runtime.disconnect()
+    await serving
+    assert await asyncio.wait_for(process.wait(), 60) == 0

@@ -1,5 +1,3 @@
-import asyncio
-
 import pytest
 
 from alignup.align.errors import FileError
@@ -9,19 +7,18 @@ from alignup.nri.placement_file import PlacementFile
 from tests.align.hosts import make_pod
 from tests.nri.decided_node import DecidedNode
 
+pytestmark = pytest.mark.anyio
+
 
 def read(directory):
     return codec.decode((directory / FILE).read_bytes(), PlacementsDocument)
 
 
-def test_the_file_says_what_each_container_should_have_and_who_is_unaligned(tmp_path):
+async def test_the_file_says_what_each_container_should_have_and_who_is_unaligned(tmp_path):
     node = DecidedNode(tmp_path / "state")
 
-    async def run():
-        await node.start()
-        await node.run(make_pod("a", cpu="4"))
-
-    asyncio.run(run())
+    await node.start()
+    await node.run(make_pod("a", cpu="4"))
     node.plugin.unaligned["c"] = ("default/c", "no room")
     PlacementFile(tmp_path, node.plugin, now=lambda: 5.0).write("")
     document = read(tmp_path)
@@ -37,9 +34,9 @@ def test_the_file_says_what_each_container_should_have_and_who_is_unaligned(tmp_
     assert (document.mode, document.unaligned, document.problem) == ("decide", {"default/c": "no room"}, "")
 
 
-def test_it_is_written_when_something_changes_and_as_a_sign_of_life(tmp_path):
+async def test_it_is_written_when_something_changes_and_as_a_sign_of_life(tmp_path):
     node = DecidedNode(tmp_path / "state")
-    asyncio.run(node.start())
+    await node.start()
     now = 100.0
     file = PlacementFile(tmp_path, node.plugin, now=lambda: now)
     file.write("")
@@ -56,8 +53,8 @@ def test_it_is_written_when_something_changes_and_as_a_sign_of_life(tmp_path):
     assert read(tmp_path).written == now
 
 
-def test_an_unwritable_directory_is_an_error(tmp_path):
+async def test_an_unwritable_directory_is_an_error(tmp_path):
     node = DecidedNode(tmp_path / "state")
-    asyncio.run(node.start())
+    await node.start()
     with pytest.raises(FileError):
         PlacementFile(tmp_path / "missing", node.plugin).write("")

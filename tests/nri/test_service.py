@@ -7,8 +7,10 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE, CpuState, dump_cpu_state
@@ -19,7 +21,8 @@ from tests.deadlines import until
 from tests.kubernetes.api.objects import node as node_object
 from tests.nri.kubelet_node import resources
 from tests.nri.runtime import ScriptedRuntime, next_plugin
-from tests.short_paths import short_directory
+
+pytestmark = pytest.mark.anyio
 
 EVENTS = (
     *(wire.CREATE_CONTAINER, wire.POST_CREATE_CONTAINER, wire.UPDATE_CONTAINER, wire.STOP_CONTAINER),
@@ -82,8 +85,8 @@ def documented_metrics():
     return set(re.findall(r"^\| `(alignup_nri_\w+)", (ROOT / "docs" / "nri.md").read_text(), re.MULTILINE))
 
 
-@contextmanager
-def reserved_port():
+@pytest.fixture
+def port():
     """Yield a port at which a program can listen; other programs are not given it meanwhile."""
     with socket.socket() as reservation:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -91,57 +94,52 @@ def reserved_port():
         yield reservation.getsockname()[1]
 
 
-def test_it_registers_assists_follows_the_pool_and_stops():
-    async def scenario(place, port):
-        write_machine(place / "host")
-        write_state(place, 0b1111)
-        runtime = ScriptedRuntime()
-        pod, other = (wire.PodSandbox(id=f"s-{uid}", uid=uid) for uid in "ab")
-        first, second = (wire.Container(id=f"c-{uid}", pod_sandbox_id=f"s-{uid}", name="app") for uid in "ab")
-        for container in (first, second):
-            container.linux.resources.CopyFrom(resources(cpus="0-3", milli=500))
-        async with runtime.listening(place / "nri.sock"), started(place, "--listen", f"127.0.0.1:{port}") as process:
-            called = await next_plugin(runtime)
-            assert (await asyncio.to_thread(get, port, "/readyz"))[0] == 503
-            assert await called.configure(nri="v0.12.2") == sum(1 << event - 1 for event in EVENTS)
-            synchronized = await called.synchronize([pod], [first])
-            assert [update.linux.resources.cpu.cpus for update in synchronized.update] == ["0-1"]
-            created = await called.create(other, second)
-            assert created.adjust.linux.resources.cpu.cpus == "2-3"
-            assert await asyncio.to_thread(get, port, "/readyz") == (200, "ok\n")
-            assert capabilities(process.pid) == 0
-            metrics = (await asyncio.to_thread(get, port, "/metrics"))[1]
-            assert set(re.findall(r"^# HELP (alignup_nri_\w+)", metrics, re.MULTILINE)) == documented_metrics()
-            assert "alignup_nri_connected 1" in metrics
-            assert 'alignup_nri_shared_pods{numa_nodes="1"} 2' in metrics
+async def test_it_registers_assists_follows_the_pool_and_stops(short_path, port):
+    write_machine(short_path / "host")
+    write_state(short_path, 0b1111)
+    runtime = ScriptedRuntime()
+    pod, other = (wire.PodSandbox(id=f"s-{uid}", uid=uid) for uid in "ab")
+    first, second = (wire.Container(id=f"c-{uid}", pod_sandbox_id=f"s-{uid}", name="app") for uid in "ab")
+    for container in (first, second):
+        container.linux.resources.CopyFrom(resources(cpus="0-3", milli=500))
+    async with (
+        runtime.listening(short_path / "nri.sock"),
+        started(short_path, "--listen", f"127.0.0.1:{port}") as process,
+    ):
+        called = await next_plugin(runtime)
+        assert (await asyncio.to_thread(get, port, "/readyz"))[0] == 503
+        assert await called.configure(nri="v0.12.2") == sum(1 << event - 1 for event in EVENTS)
+        synchronized = await called.synchronize([pod], [first])
+        assert [update.linux.resources.cpu.cpus for update in synchronized.update] == ["0-1"]
+        created = await called.create(other, second)
+        assert created.adjust.linux.resources.cpu.cpus == "2-3"
+        assert await asyncio.to_thread(get, port, "/readyz") == (200, "ok\n")
+        assert capabilities(process.pid) == 0
+        metrics = (await asyncio.to_thread(get, port, "/metrics"))[1]
+        assert set(re.findall(r"^# HELP (alignup_nri_\w+)", metrics, re.MULTILINE)) == documented_metrics()
+        assert "alignup_nri_connected 1" in metrics
+        assert 'alignup_nri_shared_pods{numa_nodes="1"} 2' in metrics
 
-            await until(lambda: shown(runtime.updates) == [("c-a", "0-1")])  # once more, since that can fail
-            await called.notify(wire.POST_CREATE_CONTAINER, other, second)
-            write_state(place, 0b0011)
-            await until(lambda: shown(runtime.updates) == [("c-a", "0-1"), ("c-b", "0-1")])
-            runtime.disconnect()
-            await (await next_plugin(runtime)).synchronize()
-            process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 60) == 0
-
-    with short_directory() as place, reserved_port() as port:
-        asyncio.run(scenario(place, port))
+        await until(lambda: shown(runtime.updates) == [("c-a", "0-1")])  # once more, since that can fail
+        await called.notify(wire.POST_CREATE_CONTAINER, other, second)
+        write_state(short_path, 0b0011)
+        await until(lambda: shown(runtime.updates) == [("c-a", "0-1"), ("c-b", "0-1")])
+        runtime.disconnect()
+        await (await next_plugin(runtime)).synchronize()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
-def test_it_says_why_it_cannot_start():
-    async def scenario(place):
-        write_machine(place / "host")
-        async with started(place) as process:
-            assert process.stderr is not None
-            errors = (await process.stderr.read()).decode()
-            assert await process.wait() == 1
-            assert errors == (
-                f"alignup: {place}/cpu_manager_state: no such file; start the kubelet, or name its directory "
-                "(--kubelet-dir)\n  Run 'alignup doctor' to check the kubelet.\n"
-            )
-
-    with short_directory() as place:
-        asyncio.run(scenario(place))
+async def test_it_says_why_it_cannot_start(short_path):
+    write_machine(short_path / "host")
+    async with started(short_path) as process:
+        assert process.stderr is not None
+        errors = (await process.stderr.read()).decode()
+        assert await process.wait() == 1
+        assert errors == (
+            f"alignup: {short_path}/cpu_manager_state: no such file; start the kubelet, or name its directory "
+            "(--kubelet-dir)\n  Run 'alignup doctor' to check the kubelet.\n"
+        )
 
 
 KUBELET = """apiVersion: kubelet.config.k8s.io/v1beta1
@@ -178,55 +176,43 @@ async def decide(server, place, *words, policy="none"):
     )
 
 
-def test_it_decides_stores_releases_and_resumes():
-    async def scenario(place):
-        runtime = ScriptedRuntime()
-        async with ApiServer() as server, runtime.listening(place / "nri.sock"):
-            words = await decide(server, place, "--policy", "single-numa-node")
-            server.put(api_pod("a"))
-            sandbox = wire.PodSandbox(id="s", uid="a", name="a", namespace="default")
-            container = wire.Container(id="c", pod_sandbox_id="s", name="app", state=wire.CONTAINER_RUNNING)
-            async with started(place, *words):
-                called = await next_plugin(runtime)
-                await called.configure(version="2.3.4", nri="v0.12.2")
-                await called.synchronize()
-                await called.call("RunPodSandbox", wire.NotificationRequest(pod=sandbox), wire.Empty)
-                cpu = (await called.create(sandbox, container)).adjust.linux.resources.cpu
-                assert (cpu.cpus, cpu.mems) == ("1", "0")
-                await until(lambda: '"default/a"' in read_text(place / "state" / "placements.json"))
-            async with started(place, *words):  # it was killed
-                called = await next_plugin(runtime)
-                await called.configure(version="2.3.4", nri="v0.12.2")
-                (update,) = (await called.synchronize([sandbox], [container])).update
-                assert update.linux.resources.cpu.cpus == "1"
-
-    with short_directory() as place:
-        asyncio.run(scenario(place))
+async def test_it_decides_stores_releases_and_resumes(short_path):
+    runtime = ScriptedRuntime()
+    async with ApiServer() as server, runtime.listening(short_path / "nri.sock"):
+        words = await decide(server, short_path, "--policy", "single-numa-node")
+        server.put(api_pod("a"))
+        sandbox = wire.PodSandbox(id="s", uid="a", name="a", namespace="default")
+        container = wire.Container(id="c", pod_sandbox_id="s", name="app", state=wire.CONTAINER_RUNNING)
+        async with started(short_path, *words):
+            called = await next_plugin(runtime)
+            await called.configure(version="2.3.4", nri="v0.12.2")
+            await called.synchronize()
+            await called.call("RunPodSandbox", wire.NotificationRequest(pod=sandbox), wire.Empty)
+            cpu = (await called.create(sandbox, container)).adjust.linux.resources.cpu
+            assert (cpu.cpus, cpu.mems) == ("1", "0")
+            await until(lambda: '"default/a"' in read_text(short_path / "state" / "placements.json"))
+        async with started(short_path, *words):  # it was killed
+            called = await next_plugin(runtime)
+            await called.configure(version="2.3.4", nri="v0.12.2")
+            (update,) = (await called.synchronize([sandbox], [container])).update
+            assert update.linux.resources.cpu.cpus == "1"
 
 
-def test_it_does_not_start_beside_a_static_kubelet():
-    async def scenario(place):
-        async with ApiServer() as server:
-            words = await decide(server, place, policy="static")
-            async with started(place, *words) as process:
-                _, errors = await process.communicate()
-        assert process.returncode == 1
-        assert "the kubelet has cpuManagerPolicy: static" in errors.decode()
-
-    with short_directory() as place:
-        asyncio.run(scenario(place))
-
-
-def test_options_of_decide_mode_need_it():
-    async def scenario(place):
-        async with started(place, "--policy", "restricted", "--host-root", "/") as process:
+async def test_it_does_not_start_beside_a_static_kubelet(short_path):
+    async with ApiServer() as server:
+        words = await decide(server, short_path, policy="static")
+        async with started(short_path, *words) as process:
             _, errors = await process.communicate()
-        assert process.returncode == 2
-        assert "--policy" in errors.decode()
-        assert "Add --mode decide." in errors.decode()
+    assert process.returncode == 1
+    assert "the kubelet has cpuManagerPolicy: static" in errors.decode()
 
-    with short_directory() as place:
-        asyncio.run(scenario(place))
+
+async def test_options_of_decide_mode_need_it(short_path):
+    async with started(short_path, "--policy", "restricted", "--host-root", "/") as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert "--policy" in errors.decode()
+    assert "Add --mode decide." in errors.decode()
 
 
 def read_text(path):

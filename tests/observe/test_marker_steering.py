@@ -107,6 +107,13 @@ def test_every_numa_node_with_cpus_has_as_many_markers_as_the_node_may_have_pods
     assert len(make_markers(parse("pack:8 numa:1 core:1 pu:1"), None)) == 8 * 110
 
 
+async def steer(service, name, nodes, phase):
+    """Give an instruction for a pod, and wait until the observer is in a phase of it; return its generation."""
+    generation = service.instruct(marker_pod(name), nodes)
+    await service.reached(generation, phase)
+    return generation
+
+
 def count(registry, phase):
     return registry.get_sample_value("alignup_observer_steering_instructions_total", {"phase": phase})
 
@@ -154,24 +161,21 @@ async def test_markers_that_pods_hold_are_withdrawn_as_well(observer, kubelet, s
     """Else the marker of a pod that ends before the admission would be a second choice."""
     await observer()
     await kubelet.admit_pod(marker_pod("old"))
-    generation = service.instruct(marker_pod("new"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "new", "1", "Ready")
 
     assert kubelet.healthy == {0: 0, 1: 110}
 
 
 async def test_markers_of_several_numa_nodes_can_stay(observer, kubelet, service):
     await observer()
-    generation = service.instruct(marker_pod("any"), "0-1")
-    await service.reached(generation, "Ready")
+    await steer(service, "any", "0-1", "Ready")
 
     assert kubelet.at_rest
 
 
 async def test_a_pod_that_does_not_come_expires(observer, kubelet, service):
     await observer(hold=0.05)
-    generation = service.instruct(marker_pod("late"), "1")
-    await service.reached(generation, "Expired")
+    await steer(service, "late", "1", "Expired")
 
     assert kubelet.at_rest
     assert service.message == "the pod was not admitted within 0.05 s"
@@ -181,8 +185,7 @@ async def test_a_pod_that_does_not_come_expires(observer, kubelet, service):
 async def test_a_pod_that_is_rejected_ends_the_steering(observer, kubelet, service):
     await observer()
     await kubelet.admit_pod(marker_pod("large", cpu="4"))
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Ready")
+    generation = await steer(service, "any", "1", "Ready")
     await kubelet.admit_pod(marker_pod("any"))
     await service.reached(generation, "Failed")
 
@@ -193,30 +196,26 @@ async def test_a_pod_that_is_rejected_ends_the_steering(observer, kubelet, servi
 async def test_an_instruction_fails_that_the_kubelet_does_not_follow(observer, kubelet, service):
     await observer(confirm=0.05)
     kubelet.host.update_devices = lambda *_: None  # it is busy
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Failed")
+    await steer(service, "any", "1", "Failed")
 
     assert service.message == "the kubelet has not noticed within 0.05 s that markers changed"
 
 
 @pytest.mark.parametrize("nodes", ["7", "0-7"])
-async def test_an_instruction_for_numa_nodes_without_markers_fails(observer, kubelet, service, nodes):
+async def test_an_instruction_for_numa_nodes_without_markers_fails(observer, service, nodes):
     await observer()
-    generation = service.instruct(marker_pod("any"), nodes)
-    await service.reached(generation, "Failed")
+    await steer(service, "any", nodes, "Failed")
 
     assert service.message == f"NUMA nodes {nodes} are wanted, and markers are on 0-1"
 
 
 async def test_markers_are_restored_when_the_instruction_is_taken_back(observer, kubelet, service, registry):
     await observer()
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "any", "1", "Ready")
     service.instruct(None)
     await until(lambda: kubelet.at_rest)
 
-    generation = service.instruct(marker_pod("other"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "other", "1", "Ready")
     service.server.remove("steeringinstructions", "host-a", namespace="")
     await until(lambda: kubelet.at_rest)
     await until(lambda: count(registry, "Replaced") == 2)
@@ -231,8 +230,7 @@ async def test_the_observer_creates_the_object_of_its_node_and_again_when_it_is_
 
     service.server.remove("steeringinstructions", "host-a", namespace="")
     await until(lambda: service.object and service.object["metadata"]["uid"] != created["metadata"]["uid"])
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "any", "1", "Ready")
 
 
 async def test_an_object_that_cannot_be_created_is_tried_again(observer, service):
@@ -255,8 +253,7 @@ async def test_a_newer_instruction_replaces_one_that_is_carried_out(observer, ku
 
 async def test_markers_are_restored_when_the_api_server_cannot_be_reached(observer, kubelet, service, server):
     await observer()
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Ready")
+    generation = await steer(service, "any", "1", "Ready")
     server.inject(CUT)
     server.disconnect()
     await until(lambda: kubelet.at_rest)
@@ -277,37 +274,32 @@ async def test_markers_are_restored_when_ready_cannot_be_reported(observer, kube
 
 async def test_a_kubelet_that_restarts_ends_the_steering_and_gets_all_markers(observer, kubelet, service):
     await observer()
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Ready")
+    generation = await steer(service, "any", "1", "Ready")
     await kubelet.restart()
     await until(lambda: kubelet.at_rest)
     await service.reached(generation, "Failed")
 
-    generation = service.instruct(marker_pod("next"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "next", "1", "Ready")
     assert await kubelet.admit_pod(marker_pod("next")) == 1
 
 
 async def test_no_marker_is_withdrawn_while_another_pod_with_markers_is_admitted(observer, kubelet, service):
     steering = await observer(confirm=0.05)
     kubelet.bound(marker_pod("other"))
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Failed")
+    await steer(service, "any", "1", "Failed")
 
     assert service.message == "pod default/other is bound, and not admitted yet"
     assert steering.markers.withdrawals == 0
     kubelet.bound(replace(marker_pod("plain"), containers=()))  # requests no markers
     await kubelet.admit_pod(marker_pod("other"))
-    generation = service.instruct(marker_pod("next"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "next", "1", "Ready")
 
 
 async def test_markers_are_restored_for_another_pod_with_markers(observer, kubelet, service):
     """Else it would go to the NUMA node of the steered pod, or be rejected where that is full."""
     steering = await observer()
     await kubelet.admit_pod(marker_pod("large", cpu="3"))  # fills NUMA node 0
-    generation = service.instruct(marker_pod("any"), "0")
-    await service.reached(generation, "Ready")
+    generation = await steer(service, "any", "0", "Ready")
     kubelet.bound(marker_pod("other"))
     steering.notify()
     await service.reached(generation, "Failed")
@@ -317,17 +309,16 @@ async def test_markers_are_restored_for_another_pod_with_markers(observer, kubel
 
 
 @pytest.mark.parametrize("phase", ["Done", "Expired", "Failed"])
-async def test_an_instruction_that_was_answered_is_not_carried_out_again(observer, kubelet, service, server, phase):
+async def test_an_instruction_that_was_answered_is_not_carried_out_again(observer, service, server, phase):
     generation = service.instruct(marker_pod("any"), "1")
     server.put({**service.object, "status": {"observedGeneration": generation, "phase": phase}})
     steering = await observer()
-    generation = service.instruct(marker_pod("next"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "next", "1", "Ready")
 
     assert steering.markers.withdrawals == 1
 
 
-async def test_a_new_observer_does_not_repeat_what_the_last_one_began(observer, kubelet, service, server):
+async def test_a_new_observer_does_not_repeat_what_the_last_one_began(observer, service, server):
     generation = service.instruct(marker_pod("any"), "1")
     server.put({**service.object, "status": {"observedGeneration": generation, "phase": "Ready"}})
     steering = await observer()
@@ -340,8 +331,7 @@ async def test_a_new_observer_does_not_repeat_what_the_last_one_began(observer, 
 async def test_an_instruction_for_a_pod_that_holds_its_markers_is_done(observer, kubelet, service):
     steering = await observer()
     await kubelet.admit_pod(marker_pod("any"))
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Done")
+    await steer(service, "any", "1", "Done")
 
     assert steering.markers.withdrawals == 0
 
@@ -375,8 +365,7 @@ async def test_steering_goes_on_after_an_error_of_its_own(observer, kubelet, ser
     steering.holdings.read = read
     assert kubelet.at_rest
 
-    generation = service.instruct(marker_pod("next"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "next", "1", "Ready")
 
 
 # What is published
@@ -393,8 +382,7 @@ async def test_the_host_state_stays_as_at_rest_while_markers_are_withdrawn(obser
     before = published(markers.withdrawals)
     assert [group.markers for group in before.ledger.devices] == ["0-109", "0-109"]
     assert all(group.healthy for group in before.ledger.devices)
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "any", "1", "Ready")
     assert published(markers.withdrawals) == before
     assert published(markers.withdrawals).problems == []
 
@@ -405,17 +393,16 @@ async def test_the_host_state_stays_as_at_rest_while_markers_are_withdrawn(obser
     await until(lambda: markers.at_rest(withdrawn, since=markers.withdrawals) == withdrawn)  # the truth
 
 
-async def test_markers_that_the_kubelet_lost_are_published_as_such(observer, kubelet, service):
+async def test_markers_that_the_kubelet_lost_are_published_as_such(observer, service):
     steering = await observer()
     gpu = Device("example.com/gpu", "gpu-0", nodes=1)
     nothing = ListedResources(devices=(gpu,))
-    generation = service.instruct(marker_pod("any"), "1")
-    await service.reached(generation, "Ready")
+    await steer(service, "any", "1", "Ready")
 
     assert steering.markers.at_rest(nothing, since=0) == nothing
 
 
-async def test_the_observer_steers_and_publishes(server, client, service):
+async def test_the_observer_steers_and_publishes(server, service):
     """The whole program, on this machine, beside a kubelet with its sockets."""
     server.serve(api_objects.SERVED)
     server.put(api_objects.node(HOST))

@@ -12,10 +12,11 @@ from alignup.kubernetes import configuration
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.kubernetes.plugins.pod_resources import ListedResources
+from alignup.machines.synthetic import parse
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.host_report import PodStage
 from tests.align.hosts import pod
-from tests.observe.kubelets import GPU, SimulatedKubelet
+from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
 from tests.strategies_pods import amounts, container, guaranteed
 
 SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
@@ -199,21 +200,15 @@ def test_one_device_that_is_not_listed_is_unhealthy_and_reported(kubelet):
     )
 
 
-def between_writes(kubelet):
+def test_a_cpu_between_two_writes_is_unsettled_and_reported_as_nobodys_if_it_stays(kubelet):
     """The CPUs of a new pod are taken out of the pool, but its entry is not written yet."""
     cpu = kubelet.files.cpu
-    return replace(kubelet.files, cpu=replace(cpu, default=cpu.default & ~bits.of([3])))
-
-
-def test_a_cpu_between_two_writes_is_unsettled(kubelet):
-    sources = kubelet.sources(files=between_writes(kubelet))
+    between = replace(kubelet.files, cpu=replace(cpu, default=cpu.default & ~bits.of([3])))
+    sources = kubelet.sources(files=between)
 
     with pytest.raises(UnsettledError, match=r"available CPUs \"0-7\" doesn't match with CPUs in state \"0-2,4-7\""):
         join(sources, settled=False)
-
-
-def test_a_cpu_that_stays_between_two_writes_is_nobodys_and_reported(kubelet):
-    observation = join(kubelet.sources(files=between_writes(kubelet)))
+    observation = join(sources)
 
     assert observation.host.ledger.cpus.lost == bits.of([3])
     assert not observation.host.ledger.cpus.shared & bits.of([3])
@@ -327,18 +322,12 @@ def test_a_state_file_of_another_policy_is_an_error(kubelet):
     [
         ("pack:2 numa:1 core:3 pu:1", "cpu_manager_state has CPUs 6-7, which this machine does not have"),
         ("pack:4 numa:1 core:2 pu:1", "memory_manager_state has NUMA nodes 0-1, but this machine has 0-3"),
+        ("pack:2 numa:1(memory=8GiB) core:4 pu:1", "has 17179869184 bytes on NUMA node 0, but this"),
     ],
 )
 def test_files_of_another_machine_are_an_error(kubelet, shape, why):
     with pytest.raises(ForeignFilesError, match=why):
-        join(kubelet.sources(machine=SimulatedKubelet(shape=shape).machine))
-
-
-def test_files_of_a_machine_with_other_memory_are_an_error(kubelet):
-    nodes = tuple(replace(node, memory=8 << 30) for node in kubelet.machine.nodes)
-
-    with pytest.raises(ForeignFilesError, match="has 17179869184 bytes on NUMA node 0, but this"):
-        join(kubelet.sources(machine=replace(kubelet.machine, nodes=nodes)))
+        join(kubelet.sources(machine=parse(shape, memory=GIB << 4)))
 
 
 def test_a_damaged_file_is_an_error_and_not_filled_in(kubelet):

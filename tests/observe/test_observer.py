@@ -48,29 +48,31 @@ def answers(kubelet):
 
 
 @pytest.fixture
-def reader(kubelet, answers, tmp_path):
-    return KubeletReader(
-        KubeletPaths(directory=tmp_path),
-        pod_resources=answers,
-        pods=lambda: dict(kubelet.pods),
-        discover=lambda _root: kubelet.machine,
-    )
+def make_reader(kubelet, answers, tmp_path):
+    """Make readers of the kubelet's directory, unless told otherwise."""
+
+    def make(*, paths=(), machine=None, **options):
+        discover = (lambda _root: kubelet.machine) if machine is None else lambda _root: machine
+        paths = KubeletPaths(**{"directory": tmp_path, **dict(paths)})
+        return KubeletReader(paths, pod_resources=answers, discover=discover, **options)
+
+    return make
 
 
-async def test_the_reader_finds_the_addresses_of_gpus(kubelet, answers, tmp_path):
+@pytest.fixture
+def reader(kubelet, make_reader):
+    return make_reader(pods=lambda: dict(kubelet.pods))
+
+
+async def test_the_reader_finds_the_addresses_of_gpus(kubelet, make_reader, tmp_path):
     gpus = tmp_path / "proc/driver/nvidia/gpus/0000:3b:00.0"
     gpus.mkdir(parents=True)
     (gpus / "information").write_text("GPU UUID: GPU-a\nDevice Minor: 0\n")
     (tmp_path / "etc/cdi").mkdir(parents=True)
     (tmp_path / "etc/cdi/bad.yaml").write_text("{")
     pci = (PciDevice("0000:3b:00.0", path=PciPath("pci0000:3a")), PciDevice("0000:86:00.0", uuid="GPU-b"))
-    reader = KubeletReader(
-        KubeletPaths(directory=tmp_path, host_root=tmp_path),
-        pod_resources=answers,
-        discover=lambda _root: replace(kubelet.machine, pci=pci),
-    )
 
-    sources = await reader.read()
+    sources = await make_reader(paths={"host_root": tmp_path}, machine=replace(kubelet.machine, pci=pci)).read()
 
     assert sources.addresses == {"GPU-a": "0000:3b:00.0", "GPU-b": "0000:86:00.0"}
     assert any("etc/cdi/bad.yaml" in gap for gap in sources.gaps)
@@ -138,34 +140,23 @@ async def test_the_host_is_published_and_again_after_every_change(served, client
     assert {request.parameters["fieldManager"] for request in applied} == {"alignup-observer"}
 
 
-async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, client, answers, make, tmp_path):
-    """The kubelet changes no file then."""
+@pytest.mark.parametrize("writes", [False, True], ids=["which changes no file", "while the kubelet writes files"])
+async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, client, answers, make, tmp_path, *, writes):
     socket = tmp_path / "device-plugins" / "gpu.sock"
     socket.touch()
-    async with running(make(settle=0.01)):
+    async with running(make(settle=0.01, period=3600.0)), asyncio.timeout(60):
         await served.wait_requests("PATCH", "hoststates/n")
         before = await report(client)
         without = replace(await answers.allocatable(), devices=())
         answers.allocatable = AsyncMock(return_value=without)
+        if writes:
+            answers.kubelet.write(tmp_path)
         socket.unlink()
         await served.wait_requests("PATCH", "hoststates/n", 2)
 
     after = await report(client)
     assert all(device.healthy for device in before.machine.devices)
     assert not any(device.healthy for device in after.machine.devices)
-
-
-async def test_a_plugin_that_stops_while_the_kubelet_writes_is_noticed(served, client, answers, make, tmp_path):
-    socket = tmp_path / "device-plugins" / "gpu.sock"
-    socket.touch()
-    async with running(make(settle=0.01, period=3600.0)), asyncio.timeout(60):
-        await served.wait_requests("PATCH", "hoststates/n")
-        answers.allocatable = AsyncMock(return_value=replace(await answers.allocatable(), devices=()))
-        answers.kubelet.write(tmp_path)
-        socket.unlink()
-        await served.wait_requests("PATCH", "hoststates/n", 2)
-
-    assert not any(device.healthy for device in (await report(client)).machine.devices)
 
 
 async def test_a_directory_that_is_replaced_is_watched_again(served, client, make, tmp_path):
@@ -224,14 +215,6 @@ async def test_a_prepared_claim_is_noticed_at_the_file_of_claims(served, client,
     claims = (await report(client)).ledger.claims
     assert claims is not None
     assert claims.claims_of("a") == {"default/gpu": (gpu,)}
-
-
-async def test_nothing_is_written_if_nothing_has_changed(served, make):
-    observer = make()
-    await observer.check_once()
-    await observer.check_once()
-
-    assert patches(served) == ["hoststates", "noderesourcetopologies"]
 
 
 async def test_an_unchanged_host_is_written_again_after_five_minutes(served, reader):
@@ -309,7 +292,7 @@ async def test_the_state_between_two_writes_is_never_published(served, client, k
     assert sources.sequence == 2
 
 
-async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubelet, make, tmp_path):
+async def test_a_pod_that_is_being_admitted_is_waited_for(client, kubelet, make, tmp_path):
     """The kubelet has written what the first container gets, and waits for the device plugin of the second."""
     observer = make(settle=0.0, admission=60.0)
     await observer.check_once()
@@ -326,7 +309,7 @@ async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubele
     assert list((await report(client)).ledger.pods) == ["a", "b"]
 
 
-async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, client, kubelet, make, tmp_path):
+async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, kubelet, make, tmp_path):
     lost = replace(kubelet.files.cpu, default=kubelet.files.cpu.default & ~(1 << 3))
     atomic_files.write(
         tmp_path / state_files.CPU_FILE, state_files.dump_cpu_state(lost, gates=kubelet.host.settings.gates)
@@ -339,7 +322,7 @@ async def test_a_state_that_does_not_settle_is_published_with_its_problem(served
     assert "a kubelet would not start with it" in state["problems"][0]
 
 
-async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp_path):
+async def test_a_damaged_file_makes_the_ledger_unknown(served, make, tmp_path):
     (tmp_path / state_files.CPU_FILE).write_bytes(b"{")
 
     await make(settle=0.0).check_once()
@@ -350,7 +333,7 @@ async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp
     assert served.objects("noderesourcetopologies") == []
 
 
-async def test_a_problem_that_comes_back_is_logged_again(served, make, tmp_path):
+async def test_a_problem_that_comes_back_is_logged_again(make, tmp_path):
     file = tmp_path / state_files.CPU_FILE
     good, observer = file.read_bytes(), make(settle=0.0)
     with capture_logs() as lines:
@@ -376,19 +359,13 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
 
 
 async def test_a_configuration_that_cannot_be_read_makes_the_host_unknown_until_it_can(
-    served, kubelet, answers, make, tmp_path
+    served, kubelet, make_reader, make, tmp_path
 ):
     """The kubelet restarts with another policy, and has no file of its configuration."""
     changed = SimulatedKubelet(topologyManagerPolicy="restricted")
     configz = AsyncMock(return_value=b'{"kubeletconfig":%s}' % kubelet.text)
     observer = make(settle=0.01, retry=0.01, period=3600.0)
-    observer.reader = KubeletReader(
-        KubeletPaths(directory=tmp_path),
-        pod_resources=answers,
-        configz=configz,
-        pods=lambda: dict(kubelet.pods),
-        discover=lambda _root: kubelet.machine,
-    )
+    observer.reader = make_reader(configz=configz, pods=lambda: dict(kubelet.pods))
     (tmp_path / "config.yaml").unlink()
     with capture_logs() as lines:
         async with running(observer), asyncio.timeout(60):
@@ -407,7 +384,7 @@ async def test_a_configuration_that_cannot_be_read_makes_the_host_unknown_until_
     assert [line["problem"] for line in lines if line["event"] == "problem"] == [reason]
 
 
-async def test_after_lost_events_everything_is_read_again(served, kubelet, make, tmp_path):
+async def test_after_lost_events_everything_is_read_again(served, make, tmp_path):
     """The kernel drops events when its queue is full; the configuration has changed meanwhile."""
     async with running(make(period=3600.0)), asyncio.timeout(60):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
@@ -421,7 +398,7 @@ async def test_after_lost_events_everything_is_read_again(served, kubelet, make,
     assert state["configuration"]["topologyManagerPolicy"] == "restricted"
 
 
-async def test_a_restarted_kubelet_is_told_apart(served, client, make, tmp_path):
+async def test_a_restarted_kubelet_is_told_apart(client, make, tmp_path):
     observer = make()
     await observer.check_once()
     (tmp_path / "device-plugins" / "kubelet.sock").touch()
@@ -431,7 +408,7 @@ async def test_a_restarted_kubelet_is_told_apart(served, client, make, tmp_path)
     assert (await report(client)).sequence == 2
 
 
-async def test_generations_continue_after_a_restart_of_the_observer(served, client, kubelet, make, tmp_path):
+async def test_generations_continue_after_a_restart_of_the_observer(client, kubelet, make, tmp_path):
     await make().check_once()
     kubelet.admit(pod("b", cpu="3"))
     kubelet.write(tmp_path)
@@ -477,7 +454,7 @@ async def test_a_missing_custom_resource_definition_is_named(server, client, rea
     assert (await report(client)).sequence == 1
 
 
-async def test_without_podresources_the_gap_is_published(served, client, answers, make):
+async def test_without_podresources_the_gap_is_published(served, answers, make):
     answers.fails = True
     await make().check_once()
 
@@ -519,20 +496,12 @@ async def test_files_that_change_while_they_are_read_are_read_again(kubelet, ans
     assert len(sources.listed) == 2
 
 
-async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answers, tmp_path):
-    live = b'{"kubeletconfig":{"maxPods":7}}'
-
-    async def configz():
-        if answers.fails:
-            raise PluginError("forbidden")
-        return live
-
-    paths = KubeletPaths(directory=tmp_path)
-    reader = KubeletReader(
-        paths, pod_resources=answers, configz=configz, discover=lambda _root: kubelet.machine, pods=dict
-    )
+async def test_the_live_configuration_counts_and_the_file_fills_in(answers, make_reader, tmp_path):
+    configz = AsyncMock(return_value=b'{"kubeletconfig":{"maxPods":7}}')
+    reader = make_reader(configz=configz, pods=dict)
     assert (await reader.read()).configuration.max_pods == 7
     answers.fails = True
+    configz.side_effect = PluginError("forbidden")
     await reader.refresh()
     sources = await reader.read()
 
@@ -552,54 +521,38 @@ async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answ
         ({"MemoryManager": True, "PodLevelResourceManagers": True}, ("1.37", True)),
     ],
 )
-async def test_the_live_configuration_is_read_as_by_a_release_that_accepts_it(
-    kubelet, answers, tmp_path, gates, expected
-):
-    async def configz():
-        return json.dumps({"kubeletconfig": {"featureGates": gates}}).encode()
-
-    paths = KubeletPaths(directory=tmp_path)
-    reader = KubeletReader(
-        paths, pod_resources=answers, configz=configz, discover=lambda _root: kubelet.machine, pods=dict
-    )
-    sources = await reader.read()
+async def test_the_live_configuration_is_read_as_by_a_release_that_accepts_it(make_reader, gates, expected):
+    configz = AsyncMock(return_value=json.dumps({"kubeletconfig": {"featureGates": gates}}).encode())
+    sources = await make_reader(configz=configz, pods=dict).read()
 
     ignored = any("ignored featureGates" in gap for gap in sources.gaps)
     assert (sources.configuration.release.version, ignored) == expected
 
 
-async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp_path):
+async def test_drop_in_files_are_part_of_the_configuration(make_reader, tmp_path):
     drop_ins = tmp_path / "config.d"
     drop_ins.mkdir()
     head = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
     (drop_ins / "10.conf").write_bytes(head + b"maxPods: 20\n")
     (drop_ins / "20.conf").write_bytes(head + b"maxPods: 30\n")
     (drop_ins / "30.txt").write_bytes(head + b"maxPods: 40\n")
-    paths = KubeletPaths(directory=tmp_path, config_dir=drop_ins)
-    reader = KubeletReader(paths, pod_resources=answers, discover=lambda _root: kubelet.machine)
 
-    sources = await reader.read()
+    sources = await make_reader(paths={"config_dir": drop_ins}).read()
 
     assert sources.configuration.max_pods == 30
     assert sources.gaps[-1] == "the pods of the API server are unknown"
 
 
-async def test_a_missing_directory_of_drop_in_files_is_an_error_with_its_path(kubelet, answers, tmp_path):
-    paths = KubeletPaths(directory=tmp_path, config_dir=tmp_path / "config.d")
-    reader = KubeletReader(paths, pod_resources=answers, discover=lambda _root: kubelet.machine)
-
+async def test_a_missing_directory_of_drop_in_files_is_an_error_with_its_path(make_reader, tmp_path):
     with pytest.raises(FileError, match=r"config\.d: No such file or directory"):
-        await reader.read()
+        await make_reader(paths={"config_dir": tmp_path / "config.d"}).read()
 
 
-async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet, answers, tmp_path):
+async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet, make_reader, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.yaml").write_bytes(kubelet.text)
-    reader = KubeletReader(
-        KubeletPaths(directory=tmp_path / "empty"), pod_resources=answers, discover=lambda _root: kubelet.machine
-    )
 
-    sources = await reader.read()
+    sources = await make_reader(paths={"directory": tmp_path / "empty"}).read()
 
     assert sources.files == state_files.KubeletFiles()
     assert sources.allocated is None
@@ -622,15 +575,12 @@ async def test_only_files_that_changed_are_decoded_again(kubelet, reader, tmp_pa
     assert full.files.cpu == before.files.cpu
 
 
-async def test_what_can_be_allocated_is_read_again_after_a_while_or_with_other_devices(kubelet, answers, tmp_path):
+async def test_what_can_be_allocated_is_read_again_after_a_while_or_with_other_devices(
+    kubelet, answers, make_reader, tmp_path
+):
     now = [0.0]
     answers.allocatable = AsyncMock(return_value=await answers.allocatable())
-    reader = KubeletReader(
-        KubeletPaths(directory=tmp_path),
-        pod_resources=answers,
-        discover=lambda _root: kubelet.machine,
-        clock=lambda: now[0],
-    )
+    reader = make_reader(clock=lambda: now[0])
 
     async def asked(*, admitted="", seconds=0.0):
         answers.allocatable.reset_mock()
@@ -665,7 +615,7 @@ async def test_what_is_forgotten_while_it_is_read_is_read_again(answers, reader)
     assert answers.read.await_count == 2
 
 
-async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, reader, monkeypatch):
+async def test_a_host_whose_sources_have_not_changed_is_neither_joined_nor_written_again(served, make, monkeypatch):
     joins = []
 
     def counted(sources, **options):
@@ -680,3 +630,4 @@ async def test_a_host_whose_sources_have_not_changed_is_not_joined_again(make, r
     await observer.check_once()
 
     assert (len(joins), observer.publisher.sizes) == (1, first)
+    assert patches(served) == ["hoststates", "noderesourcetopologies"]

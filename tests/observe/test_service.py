@@ -115,18 +115,13 @@ async def test_a_kubelet_with_a_certificate_of_the_cluster_is_asked_with_the_tok
     assert (request.path, request.headers["authorization"]) == ("/configz", f"Bearer {TOKEN}")
 
 
-async def test_a_kubelet_that_signed_its_certificate_itself_is_verified_with_it(observe_kubelet, own_authority):
-    certificate = own_authority.issue_cert("host-a")
-    pods, _, _ = await observe_kubelet(certificate, kept=chain(certificate, own_authority))
-
-    assert pods == 77
-
-
-async def test_a_certificate_that_the_kubelet_no_longer_uses_does_no_harm(
-    observe_kubelet, cluster_authority, own_authority
+@pytest.mark.parametrize("in_use", [True, False], ids=["that it uses", "that it no longer uses"])
+async def test_a_certificate_that_the_kubelet_has_signed_itself_does_no_harm(
+    observe_kubelet, cluster_authority, own_authority, in_use
 ):
-    old = chain(own_authority.issue_cert("host-a"), own_authority)
-    pods, _, _ = await observe_kubelet(cluster_authority.issue_cert("host-a"), kept=old)
+    signed = own_authority.issue_cert("host-a")
+    certificate = signed if in_use else cluster_authority.issue_cert("host-a")
+    pods, _, _ = await observe_kubelet(certificate, kept=chain(signed, own_authority))
 
     assert pods == 77
 

@@ -73,7 +73,7 @@ def test_a_claim_is_read_until_it_is_withdrawn(mine, directory):
         pytest.param(0b100, {"example.com/gpu": frozenset({"gpu-1"})}, True, id="something else"),
     ],
 )
-def test_the_older_of_two_overlapping_claims_counts(mine, directory, cpus, devices, wins):
+def test_the_older_of_two_overlapping_claims_counts(mine, cpus, devices, wins):
     first = mine.make("a", cpus=0b010, devices=GPU)
     second = mine.make("b", cpus=cpus, devices=devices)
 
@@ -120,7 +120,7 @@ def test_a_claim_counts_as_long_as_a_process_of_the_run_lives(mine, directory):
     assert len(list(directory.iterdir())) == 2  # the files of ended runs are removed
 
 
-def test_a_record_keeps_its_claim_alive(mine, directory):
+def test_a_record_keeps_its_claim_alive(mine):
     mine.make("a", cpus=0b010, devices=NO_GPU)
     with started("sleep", "60") as sleeper:
         process = ProcessIdentity.of(sleeper.pid)

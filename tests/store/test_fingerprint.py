@@ -13,9 +13,8 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.release import find_release
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
-from alignup.documents import codec
 from alignup.machines.synthetic import parse
-from alignup.store.fingerprint import Fingerprint, fingerprint_of, machine_fingerprint, settings_fingerprint
+from alignup.store.fingerprint import fingerprint_of, machine_fingerprint, settings_fingerprint
 
 GIB = 1 << 30
 MACHINE = parse("pack:2 numa:1 core:2 pu:2", memory=GIB)
@@ -100,9 +99,3 @@ def test_differences_between_machines_are_sentences(now, differences):
 
 def test_the_order_of_facts_does_not_matter():
     assert fingerprint_of({"a": "1", "b": "2"}).fingerprint == fingerprint_of({"b": "2", "a": "1"}).fingerprint
-
-
-def test_a_fingerprint_is_a_document():
-    fingerprint = machine_fingerprint(MACHINE)
-
-    assert codec.decode(codec.encode(fingerprint), Fingerprint) == fingerprint

@@ -117,27 +117,6 @@ def test_pods_are_appended_replaced_removed_and_moved(store, tmp_path):
     assert [after[uid] == before[uid] for uid in "cda"] == [True, True, False]
 
 
-def test_a_pod_that_is_removed_and_added_again_is_the_last_one(store):
-    store.save(state(*"abc"))
-    store.save(state(*"bca", texts={"a": "again"}))
-
-    assert uids(loaded(store)) == ["b", "c", "a"]
-
-
-def test_a_waiting_pod_that_is_admitted_becomes_the_last_one(store):
-    store.save(state("a", waiting="wx"))
-    store.save(state("a", "w", waiting="x"))
-
-    assert (uids(loaded(store)), uids(loaded(store), "waiting")) == (["a", "w"], ["x"])
-
-
-def test_an_admitted_pod_that_waits_is_not_stored_twice(store):
-    store.save(state(*"ab", waiting="x"))
-    store.save(state("b", waiting="xa"))
-
-    assert (uids(loaded(store)), uids(loaded(store), "waiting")) == (["b"], ["x", "a"])
-
-
 def test_another_order_is_stored(store):
     store.save(state(*"abcd", waiting="xyz"))
 
@@ -182,21 +161,21 @@ def test_what_a_pod_holds_is_written_when_it_changes(store):
     here = host()
     here.admit(pod("a"))
     here.admit(pod("b"))
-    store.save(DurableState(host=replace_ledger(here, here.ledger)))
+    store.save(DurableState(host=host_with(here.ledger)))
     ledger = here.ledger
     assert loaded(store).pods[0].entry.cpus.containers["app"]
 
     less = replace(ledger, cpus=replace(ledger.cpus, held={"b": ledger.cpus.held["b"]}))
-    store.save(DurableState(host=replace_ledger(here, less)))
+    store.save(DurableState(host=host_with(less)))
 
     assert loaded(store).pods[0].entry.cpus.containers == {}
     assert uids(loaded(store)) == ["a", "b"]
 
 
-def replace_ledger(here, ledger):
-    other = host()
-    other.ledger = ledger
-    return other
+def host_with(ledger):
+    made = host()
+    made.ledger = ledger
+    return made
 
 
 @pytest.mark.soak

@@ -1,9 +1,9 @@
 """The manifest for krew has the fields that krew requires, and names an archive that works once it is installed."""
 
 import hashlib
+import re
 import subprocess
 
-import jsonschema_rs
 import pytest
 import yaml
 
@@ -12,60 +12,6 @@ from tools.bundle import write_bundle
 from tools.oci import Entry
 
 URL = "https://example.com/releases/v0.2.0"
-#: What krew's documentation says about manifests.
-TEXT = {"type": "string", "minLength": 1}
-PLATFORM = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["selector", "uri", "sha256", "bin", "files"],
-    "properties": {
-        "selector": {
-            "type": "object",
-            "properties": {
-                "matchLabels": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["os", "arch"],
-                    "properties": {"os": {"const": "linux"}, "arch": {"enum": ["amd64", "arm64"]}},
-                }
-            },
-            "required": ["matchLabels"],
-            "additionalProperties": False,
-        },
-        "uri": {"type": "string", "pattern": r"^https://.*\.tar\.gz$"},
-        "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-        "bin": TEXT,
-        "files": {
-            "type": "array",
-            "minItems": 1,
-            "items": {"type": "object", "required": ["from", "to"], "properties": {"from": TEXT, "to": TEXT}},
-        },
-    },
-}
-SPEC = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["version", "homepage", "shortDescription", "description", "platforms"],
-    "properties": {
-        "version": {"type": "string", "pattern": r"^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$"},
-        "homepage": {"type": "string", "pattern": "^https://"},
-        "shortDescription": {**TEXT, "maxLength": 50, "pattern": "[^.]$"},
-        "description": TEXT,
-        "caveats": TEXT,
-        "platforms": {"type": "array", "minItems": 1, "items": PLATFORM},
-    },
-}
-SCHEMA = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "apiVersion": {"const": "krew.googlecontainertools.github.com/v1alpha2"},
-        "kind": {"const": "Plugin"},
-        "metadata": {"const": {"name": "alignup"}},
-        "spec": SPEC,
-    },
-}
 
 
 @pytest.fixture
@@ -87,12 +33,26 @@ def make(dist, *options):
 
 
 def test_the_manifest_has_the_fields_of_krew(dist):
+    """They are those that krew's documentation requires, in the forms that it requires."""
     manifest = make(dist)
+    spec = manifest.pop("spec")
+    platforms = spec.pop("platforms")
 
-    assert [error.message for error in jsonschema_rs.validator_for(SCHEMA).iter_errors(manifest)] == []
-    assert manifest["spec"]["version"] == "v0.2.0"
-    assert [entry["selector"]["matchLabels"]["arch"] for entry in manifest["spec"]["platforms"]] == ["amd64", "arm64"]
-    assert all("\n" not in line or len(line) < 100 for line in manifest["spec"]["description"].splitlines())
+    api = "krew.googlecontainertools.github.com/v1alpha2"
+    assert manifest == {"apiVersion": api, "kind": "Plugin", "metadata": {"name": "alignup"}}
+    assert spec.keys() - {"caveats"} == {"version", "homepage", "shortDescription", "description"}
+    assert all(isinstance(text, str) and text for text in spec.values())
+    assert spec["version"] == "v0.2.0"
+    assert spec["homepage"].startswith("https://")
+    assert re.fullmatch(".{0,49}[^.]", spec["shortDescription"])
+    assert all(len(line) < 100 for line in spec["description"].splitlines())
+    for arch, platform in zip(("amd64", "arm64"), platforms, strict=True):
+        assert platform.keys() == {"selector", "uri", "sha256", "bin", "files"}
+        assert platform["selector"] == {"matchLabels": {"os": "linux", "arch": arch}}
+        assert re.fullmatch(r"https://.*\.tar\.gz", platform["uri"])
+        assert re.fullmatch("[0-9a-f]{64}", platform["sha256"])
+        assert platform["bin"]
+        assert all(entry["from"] and entry["to"] for entry in platform["files"])
 
 
 def test_the_archive_has_the_digest_and_runs_as_a_plugin_of_kubectl(dist, tmp_path):

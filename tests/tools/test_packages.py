@@ -37,7 +37,7 @@ def test_every_command_has_a_manual_page_with_its_options_and_examples(shared):
     assert "\\fBalignup\\-machine\\fR(1)" in page
 
 
-def test_man_reads_the_pages_without_a_warning(shared, tmp_path):
+def test_man_reads_the_pages_without_a_warning(shared):
     """Lines that begin with a dot or an apostrophe are requests: all of ours are known ones."""
     requests = {line.split()[0] for page in shared.values() for line in page.splitlines() if line[:1] in {".", "'"}}
 

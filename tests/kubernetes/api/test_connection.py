@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import random
+import re
 import ssl
 import zlib
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -106,7 +107,8 @@ def begin_and_hang(begin):
 @asynccontextmanager
 async def connected(url, *, authority=b"", proxy="", credentials=None, attempts=1, **limits):
     """A connection to a server that trusts *authority*; it must close in time."""
-    access = Access(server=url, authority=authority, proxy=proxy, credentials=credentials or UserCredentials())
+    credentials = credentials or UserCredentials()
+    access = Access(server=url, authority=authority, proxy=proxy, credentials=credentials, source="the test")
     limits = {"connect": LONG, "response": LONG, "total": LONG} | limits
     made = Connection(access, Timing(attempts=attempts, retry=0.0, **limits))
     try:
@@ -116,7 +118,7 @@ async def connected(url, *, authority=b"", proxy="", credentials=None, attempts=
             await made.close()
 
 
-async def fetch(client, *, seconds=LONG, method="GET", path="/", **parts):
+async def fetch(client, *, method="GET", path="/", **parts):
     """Return the body."""
     return await client.send(ApiRequest(description="fetch", method=method, path=path, **parts))
 
@@ -217,16 +219,13 @@ async def test_only_a_request_that_may_be_carried_out_twice_is_sent_twice(reques
 GONE = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
-async def test_an_object_that_a_repeated_delete_does_not_find_is_deleted():
+async def test_an_object_that_only_a_repeated_delete_does_not_find_is_deleted():
     delete = {"method": "DELETE", "body": b"{}", "idempotent": True}
-    async with ScriptedServer(Last(b""), GONE, GONE) as server, connected(server.url, attempts=3) as client:
+    replies = Last(b""), GONE, GONE, Last(b""), GONE
+    async with ScriptedServer(*replies) as server, connected(server.url, attempts=3) as client:
         assert await fetch(client, **delete) == b""
         with pytest.raises(NotFoundError):
             await fetch(client, **delete)
-
-
-async def test_an_object_that_a_repeated_get_does_not_find_is_not_found():
-    async with ScriptedServer(Last(b""), GONE) as server, connected(server.url, attempts=3) as client:
         with pytest.raises(NotFoundError):
             await fetch(client)
 
@@ -647,7 +646,7 @@ async def test_requests_that_are_not_valid_are_not_sent(path, content_type, mess
 async def test_urls_that_cannot_be_used(url, message):
     for server, proxy in ((url, ""), ("http://127.0.0.1", url)):
         async with connected(server, proxy=proxy) as client:
-            with pytest.raises(AccessError, match=message):
+            with pytest.raises(AccessError, match=f"the test: cannot use {re.escape(server)}.*: .*{message}"):
                 await fetch(client)
 
 

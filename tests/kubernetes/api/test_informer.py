@@ -11,7 +11,6 @@ from alignup.kubernetes.api import (
     PODS,
     UNFINISHED_PODS,
     ApiClient,
-    Change,
     EventType,
     Informer,
     ObjectPage,
@@ -51,13 +50,23 @@ def way(request, server):
     return request.param
 
 
-async def test_listed_objects_are_added_and_then_followed(server, client, follow, way):
-    server.put(pod("a"))
-    informer = Informer(client, PODS)
-    changes = recorded(informer)
-    follow(informer.run())
+@pytest.fixture
+def synced(client, follow):
+    """Start an informer of pods that has their list; return it with the changes that it reports."""
 
-    await informer.wait_synced()
+    async def start():
+        informer = Informer(client, PODS)
+        changes = recorded(informer)
+        follow(informer.run())
+        await informer.wait_synced()
+        return informer, changes
+
+    return start
+
+
+async def test_listed_objects_are_added_and_then_followed(server, way, synced):
+    server.put(pod("a"))
+    informer, changes = await synced()
     assert changes == ["ADDED a"]
 
     server.put(pod("b"))
@@ -97,11 +106,8 @@ async def test_lists_are_read_in_pages_when_streaming_fails(server, client, foll
     assert len(parameters(server, sendInitialEvents="true")) == 1
 
 
-async def test_a_watch_resumes_at_the_last_version_without_a_list(server, client, follow, way):
-    informer = Informer(client, PODS)
-    changes = recorded(informer)
-    follow(informer.run())
-    await informer.wait_synced()
+async def test_a_watch_resumes_at_the_last_version_without_a_list(server, way, synced):
+    informer, changes = await synced()
     server.put(pod("a"))
     await until(lambda: changes)
 
@@ -131,13 +137,10 @@ async def test_bookmarks_advance_the_version_to_resume_at(server, client, follow
     await until(lambda: parameters(server, resourceVersion=version))
 
 
-async def test_after_410_only_differences_are_reported(server, client, follow, way):
+async def test_after_410_only_differences_are_reported(server, way, synced):
     for name in ("kept", "changed", "replaced", "gone"):
         server.put(pod(name))
-    informer = Informer(client, PODS)
-    changes = recorded(informer)
-    follow(informer.run())
-    await informer.wait_synced()
+    _, changes = await synced()
     await server.wait_watches(1)
     changes.clear()
 
@@ -154,57 +157,9 @@ async def test_after_410_only_differences_are_reported(server, client, follow, w
     assert changes == ["DELETED gone", "ADDED new", "MODIFIED changed", "DELETED replaced", "ADDED replaced"]
 
 
-async def test_a_change_has_the_state_before(server, client, follow):
-    server.put(pod(cpu="1"))
-    informer = Informer(client, PODS)
-    changes: list[Change] = []
-    informer.subscribe(changes.append)
-    follow(informer.run())
-    await informer.wait_synced()
-    server.put(pod(cpu="2"))
-    server.remove("pods", "web")
-    await until(lambda: len(changes) == 3)
-
-    cpus = [
-        [state.spec.containers[0].resources.requests["cpu"] if state else None for state in (change.old, change.object)]
-        for change in changes
-    ]
-    assert cpus == [[None, "1"], ["1", "2"], ["2", "2"]]
-
-
-async def test_finished_pods_leave_the_cache(server, client, follow):
-    server.put(pod())
-    informer = Informer(client, PODS, UNFINISHED_PODS)
-    changes = recorded(informer)
-    follow(informer.run())
-    await informer.wait_synced()
-
-    server.put(pod(phase="Succeeded"))
-    await until(lambda: len(changes) == 2)
-
-    assert changes == ["ADDED web", "DELETED web"]
-    assert not informer.objects
-
-
-async def test_an_object_that_becomes_unreadable_leaves_the_cache(server, client, follow, log):
-    server.put(pod())
-    informer = Informer(client, PODS)
-    changes = recorded(informer)
-    follow(informer.run())
-    await informer.wait_synced()
-
-    server.put({**pod(), "spec": {"nodeName": 7}})
-    await until(lambda: len(changes) == 2)
-
-    assert changes == ["ADDED web", "DELETED web"]
-    assert [(entry["kind"], entry["name"]) for entry in log if entry["event"] == "object ignored"] == [("Pod", "web")]
-
-
-async def test_late_subscribers_get_what_is_there_and_can_leave(server, client, follow):
+async def test_late_subscribers_get_what_is_there_and_can_leave(server, synced):
     server.put(pod("a"))
-    informer = Informer(client, PODS)
-    follow(informer.run())
-    await informer.wait_synced()
+    informer, _ = await synced()
 
     changes = []
     leave = informer.subscribe(lambda change: changes.append(change.object.metadata.name))
@@ -287,11 +242,9 @@ async def test_a_server_that_ends_watches_at_once_is_not_asked_without_a_pause(s
         assert isinstance(informer.error, UnreachableError)
 
 
-async def test_a_version_that_the_server_does_not_know_yet_is_listed_again(server, client, follow):
+async def test_a_version_that_the_server_does_not_know_yet_is_listed_again(server, synced):
     """After etcd is restored from a backup, the server's versions start again below ours."""
-    informer = Informer(client, PODS)
-    follow(informer.run())
-    await informer.wait_synced()
+    informer, _ = await synced()
     await server.wait_watches(1)
     server.store.revision += 100
     server.bookmark()
@@ -360,7 +313,7 @@ async def test_a_change_that_a_listener_fails_on_is_reported_again(server, clien
     assert seen == [("ADDED", "7", True), ("DELETED", "7", False)]
 
 
-async def test_a_list_listener_that_fails_ends_nothing(server, client, follow):
+async def test_a_list_listener_that_fails_ends_nothing(client, follow):
     informer = Informer(client, PODS)
     informer.subscribe_lists(lambda: int("one"))
     listed = []
@@ -371,15 +324,13 @@ async def test_a_list_listener_that_fails_ends_nothing(server, client, follow):
 
 
 @pytest.mark.parametrize("depth", [600, 3_000, 9_900])
-async def test_an_object_that_is_nested_too_deeply_does_not_hide_the_others(server, client, follow, way, depth):
+async def test_an_object_that_is_nested_too_deeply_does_not_hide_the_others(server, way, depth, synced):
     for name in ("a", "deep", "z"):
         server.put(pod(name))
     stored = server.store.find(server.resources.named("pods"), ("default", "deep"))
     nested = b'{"deep":%b%b,' % (b"[" * depth, b"]" * depth)
     vars(stored)["text"] = nested + stored.text[1:]  # what the server sends for it
-    informer = Informer(client, PODS)
-    follow(informer.run())
-    await informer.wait_synced()
+    informer, _ = await synced()
 
     names = {name for _, name in informer.objects}
     assert names == ({"a", "deep", "z"} if depth == 600 else {"a", "z"})
@@ -391,16 +342,15 @@ async def test_an_object_that_is_nested_too_deeply_does_not_hide_the_others(serv
     await until(lambda: not informer.unreadable and informer.get("deep", namespace="default"))
 
 
-async def test_an_unreadable_object_is_named_until_it_is_gone(server, client, follow, way):
+async def test_an_unreadable_object_is_named_until_it_is_gone(server, way, log, synced):
     server.put({**pod("bad"), "spec": {"nodeName": 7}})
     server.put({**pod("good")})
-    informer = Informer(client, PODS)
-    follow(informer.run())
-    await informer.wait_synced()
+    informer, _ = await synced()
 
     assert [name for _, name in informer.objects] == ["good"]
     assert list(informer.unreadable) == [("default", "bad")]
     assert "nodeName" in informer.unreadable["default", "bad"]
+    assert [(entry["kind"], entry["name"]) for entry in log if entry["event"] == "object ignored"] == [("Pod", "bad")]
 
     server.put({**pod("good"), "spec": {"nodeName": 8}})
     await until(lambda: len(informer.unreadable) == 2)
@@ -410,13 +360,11 @@ async def test_an_unreadable_object_is_named_until_it_is_gone(server, client, fo
     await until(lambda: not informer.unreadable)
 
 
-async def test_a_truncated_list_is_asked_for_again(server, client, follow, log):
+async def test_a_truncated_list_is_asked_for_again(server, log, synced):
     server.streamed_lists = False
     server.put(pod("a"))
     server.inject(ApiFault(garbage=True, times=2), verb="list")
-    informer = Informer(client, PODS)
-    follow(informer.run())
-    await informer.wait_synced()
+    informer, _ = await synced()
 
     assert list(informer.objects) == [("default", "a")]
     (failure,) = [entry for entry in log if entry["event"] == "cannot follow the API server"]

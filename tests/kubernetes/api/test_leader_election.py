@@ -78,11 +78,18 @@ async def candidate(server, clock, tasks):
         await client.__aexit__(None, None, None)
 
 
-async def test_the_first_candidate_leads_and_renews(client, clock, candidate):
+@pytest.fixture
+async def two(candidate):
+    """A leader, and a candidate that knows it."""
     first = candidate("first")
     await until(lambda: first.leading)
     second = candidate("second")
     await until(lambda: second.leader == "first")
+    return first, second
+
+
+async def test_the_first_candidate_leads_and_renews(client, clock, two):
+    first, second = two
 
     await clock.advance(40, candidates=2)
 
@@ -92,11 +99,8 @@ async def test_the_first_candidate_leads_and_renews(client, clock, candidate):
     assert (lease.acquire_time, lease.renew_time) == ("1970-01-01T00:00:00.000000Z", "1970-01-01T00:00:40.000000Z")
 
 
-async def test_jumps_of_the_time_of_day_end_no_lease(client, clock, candidate):
-    first = candidate("first")
-    await until(lambda: first.leading)
-    second = candidate("second")
-    await until(lambda: second.leader == "first")
+async def test_jumps_of_the_time_of_day_end_no_lease(client, clock, two):
+    first, second = two
 
     for day in (1e9, 0.0, 4e9, 1.0):
         clock.day = day
@@ -105,11 +109,8 @@ async def test_jumps_of_the_time_of_day_end_no_lease(client, clock, candidate):
     assert (await client.get(REF)).spec.lease_transitions == 0
 
 
-async def test_a_leader_that_stops_gives_up_the_lease(client, clock, candidate, tasks):
-    first = candidate("first")
-    await until(lambda: first.leading)
-    second = candidate("second")
-    await until(lambda: second.leader == "first")
+async def test_a_leader_that_stops_gives_up_the_lease(client, clock, two, tasks):
+    first, second = two
 
     tasks["first"].cancel()
     await until(lambda: not first.leading)
@@ -120,7 +121,7 @@ async def test_a_leader_that_stops_gives_up_the_lease(client, clock, candidate, 
     assert (await client.get(REF)).spec.lease_transitions == 1
 
 
-async def test_a_leader_that_died_is_replaced_when_its_lease_ends(server, client, clock, candidate):
+async def test_a_leader_that_died_is_replaced_when_its_lease_ends(server, clock, candidate):
     spec = {"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "2099-01-01T00:00:00.000000Z"}
     metadata = {"name": "alignup", "namespace": "kube-system"}
     server.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
@@ -173,7 +174,7 @@ async def test_of_two_candidates_at_once_one_leads(clock, candidate):
     assert sum(candidate.leading for candidate in both) == 1
 
 
-async def test_a_lost_lease_ends_the_work_and_the_election_goes_on(server, client, clock, candidate):
+async def test_a_lost_lease_ends_the_work_and_the_election_goes_on(client, clock, candidate):
     first = candidate("first")
     await until(lambda: first.leading)
     await client.patch(REF, {"spec": {"holderIdentity": "usurper", "leaseDurationSeconds": 10}})

@@ -42,6 +42,11 @@ KUBEADM: dict[str, Any] = {
         ]
     },
 }
+OLD_KUBEADM: dict[str, Any] = {
+    "apiVersion": "kubeadm.k8s.io/v1beta3",
+    "kind": "JoinConfiguration",
+    "nodeRegistration": {"kubeletExtraArgs": {"cpu-manager-policy": "static"}},
+}
 NODEADM: dict[str, Any] = {
     "apiVersion": "node.eks.aws/v1alpha1",
     "kind": "NodeConfig",
@@ -145,6 +150,103 @@ def values(configuration, expected):
     return {name: getattr(configuration, name) for name in expected}
 
 
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        pytest.param(
+            KUBELET_CONFIG,
+            {"system_reserved": {"memory": "2Gi", "cpu": "500m", "ephemeral-storage": "1Gi"}, "max_pods": 250},
+            id="OpenShift completes reservations that are given in part",
+        ),
+        pytest.param(OLD_KUBEADM, {"cpu_manager_policy": "static"}, id="flags of kubeadm alone"),
+        pytest.param(
+            NODEADM,
+            {
+                "topology_manager_scope": "pod",
+                "max_pods": 58,
+                "eviction_hard": {"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
+                "system_reserved_cgroup": "/system",
+                "kube_reserved_cgroup": "/runtime",
+            },
+            id="EKS has the thresholds and cgroups of nodeadm",
+        ),
+        pytest.param(
+            EKSCTL,
+            {"topology_manager_policy": "best-effort", "max_pods": 30},
+            id="the only group of eksctl with a configuration",
+        ),
+        pytest.param(
+            GKE,
+            {
+                "cpu_manager_policy": "static",
+                "topology_manager_policy": "restricted",
+                "topology_manager_scope": "pod",
+            },
+            id="a node system configuration of GKE",
+        ),
+        pytest.param(AKS, {"topology_manager_policy": "single-numa-node"}, id="AKS"),
+        pytest.param(
+            TALOS,
+            {
+                "topology_manager_policy": "restricted",
+                "feature_gates": {"MemoryQoS": True},
+                "system_reserved": {"cpu": "50m", "memory": "512Mi", "pid": "100", "ephemeral-storage": "256Mi"},
+            },
+            id="a control plane of Talos",
+        ),
+        pytest.param(
+            K3S,
+            {
+                "cpu_manager_policy": "static",
+                "topology_manager_scope": "pod",
+                "system_reserved": {"cpu": "1", "memory": "1Gi"},
+                "eviction_hard": {"imagefs.available": "5%", "nodefs.available": "5%"},
+            },
+            id="arguments of k3s",
+        ),
+        pytest.param({"kubelet-arg": "max-pods=7"}, {"max_pods": 7}, id="one argument of k3s"),
+        pytest.param(
+            KOPS,
+            {
+                "topology_manager_policy": "restricted",
+                "eviction_hard": {"memory.available": "300Mi"},
+                "enforce_node_allocatable": ("pods",),
+                "feature_gates": {"MemoryQoS": True},
+                "kube_reserved": {"cpu": "1"},
+            },
+            id="an instance group of kOps",
+        ),
+    ],
+)
+def test_a_file_of_each_distribution_is_read(document, expected):
+    assert values(read(document), expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        pytest.param(OLD_KUBEADM, "kubelet-config ConfigMap", id="kubeadm's ConfigMap"),
+        pytest.param({**NODEADM, "spec": {}}, "each node sets kubeReserved and maxPods", id="what EKS computes"),
+        pytest.param(GKE, "node.yaml: not read: kubeletConfig.podPidsLimit", id="a field of GKE"),
+        pytest.param(GKE, "kubeReserved", id="what GKE computes"),
+        pytest.param(AKS, "node.yaml: not read: podMaxPids", id="a field of AKS"),
+        pytest.param(KOPS, "maxPods", id="what kOps computes"),
+    ],
+)
+def test_what_is_not_read_or_not_known_is_said(document, text):
+    made = source(document)
+
+    assert any(text in said for said in (*made.notes, made.incomplete))
+    assert not source(NODEADM).incomplete
+
+
+def test_the_type_of_a_node_decides_about_its_defaults():
+    worker = {**TALOS, "machine": {**TALOS["machine"], "type": "worker"}}
+
+    assert read(worker).system_reserved["memory"] == "384Mi"
+    assert read({**KOPS, "spec": {"kubelet": {"maxPods": 7}}}).eviction_hard["imagefs.available"] == "10%"
+
+
 def test_a_performance_profile_gives_the_configuration_that_the_operator_renders():
     """The operator's repository has the same values in its example of a rendered KubeletConfig."""
     configuration = read(profile(cpu={"reserved": "0"}))
@@ -236,19 +338,11 @@ def test_a_profile_for_dra_turns_the_managers_off():
 
 
 def test_what_a_profile_says_about_the_machine_is_noted():
-    notes = source(profile(hugepages={"pages": []}, cpu={"offlined": "15"})).notes
+    made = source(profile(hugepages={"pages": []}, cpu={"offlined": "8-9,15"}))
 
-    assert any("spec.hugepages" in note for note in notes)
-    assert any("spec.cpu.offlined: CPUs 15 are not counted" in note for note in notes)
-
-
-def test_cpus_that_a_profile_takes_offline_are_known():
-    assert source(profile(cpu={"offlined": "8-9,15"})).offline == bits.parse("8-9,15")
-
-
-def test_a_field_in_other_capitals_is_an_error_that_proposes_the_right_ones():
-    with pytest.raises(ConfigurationError, match=r"spec.cpu.Shared: unknown field; did you mean shared\?"):
-        source(profile(cpu={"Shared": "3"}))
+    assert any("spec.hugepages" in note for note in made.notes)
+    assert any("spec.cpu.offlined: CPUs 8-9,15 are not counted" in note for note in made.notes)
+    assert made.offline == bits.parse("8-9,15")
 
 
 def test_unknown_fields_can_be_ignored_with_a_note():
@@ -289,58 +383,40 @@ class TestFieldsInTheFormOfTheFile:
 
 
 @pytest.mark.parametrize(
-    ("changed", "field", "message"),
+    ("fields", "field", "message"),
     [
-        (profile(cpu={"reserved": "0-"}), "spec.cpu.reserved", "strconv"),
-        (profile(cpu={"reserved": None}), "spec.cpu.reserved", "Required value"),
-        (profile(cpu={"reserved": 4}), "spec.cpu.reserved", "must be a string, not a number"),
-        (profile(numa={"topologyPolicy": "strict"}), "spec.numa.topologyPolicy", "Unsupported value"),
-        (
-            profile(annotations={"kubeletconfig.experimental": "{"}),
-            "metadata.annotations[kubeletconfig.experimental]",
-            "must be JSON",
-        ),
-        *(
-            (
-                profile(annotations={"kubeletconfig.experimental": '{"a":' * depth + "{}" + "}" * depth}),
-                "metadata.annotations[kubeletconfig.experimental]",
-                "nested more than 100 levels deep",
-            )
-            for depth in (500, 100_000)
-        ),
-        *(
-            (
-                profile(annotations={"kubeletconfig.experimental": text}),
-                "metadata.annotations[kubeletconfig.experimental]",
-                "must be a JSON object",
-            )
-            for text in ("", "[]", "{maxPods: 7}", "{} {}")
-        ),
-        (
-            profile(annotations={"kubeletconfig.experimental": {"maxPods": 7}}),
-            "metadata.annotations[kubeletconfig.experimental]",
-            "must be a JSON object",
-        ),
-        (
-            profile(annotations={"kubeletconfig.experimental": '{"evictionHard": {"memory.available": "5%"}}'}),
-            "metadata.annotations[kubeletconfig.experimental]",
-            "evictionHard.memory.available: the operator cannot add",
-        ),
+        ({"cpu": {"reserved": "0-"}}, "spec.cpu.reserved", "strconv"),
+        ({"cpu": {"reserved": None}}, "spec.cpu.reserved", "Required value"),
+        ({"cpu": {"reserved": 4}}, "spec.cpu.reserved", "must be a string, not a number"),
+        ({"numa": {"topologyPolicy": "strict"}}, "spec.numa.topologyPolicy", "Unsupported value"),
+        ({"cpu": {"Shared": "3"}}, "spec.cpu.Shared", "unknown field; did you mean shared?"),
+        ({"cpu": {"isolatd": "3"}}, "spec.cpu.isolatd", "unknown field; did you mean isolated?"),
+        ({"zzz": {}}, "spec.zzz", "unknown field"),
     ],
 )
-def test_a_wrong_field_of_a_profile_is_an_error_with_its_line(changed, field, message):
-    messages, error = problems(changed)
+def test_a_wrong_field_of_a_profile_is_an_error_with_its_line(fields, field, message):
+    messages, error = problems(profile(**fields))
 
     assert message in messages[field]
     assert all(problem.line for problem in error.problems)
     assert FETCH in error.advice
 
 
-def test_openshift_completes_reservations_that_are_given_in_part():
-    configuration = read(KUBELET_CONFIG)
+@pytest.mark.parametrize(
+    ("snippet", "message"),
+    [
+        ("{", "must be JSON"),
+        *(('{"a":' * depth + "{}" + "}" * depth, "nested more than 100 levels deep") for depth in (500, 100_000)),
+        *((wrong, "must be a JSON object") for wrong in ("", "[]", "{maxPods: 7}", "{} {}", {"maxPods": 7})),
+        ('{"evictionHard": {"memory.available": "5%"}}', "evictionHard.memory.available: the operator cannot add"),
+    ],
+)
+def test_a_wrong_annotation_of_a_profile_is_an_error_with_its_line(snippet, message):
+    messages, error = problems(profile(annotations={"kubeletconfig.experimental": snippet}))
 
-    assert configuration.system_reserved == {"memory": "2Gi", "cpu": "500m", "ephemeral-storage": "1Gi"}
-    assert configuration.max_pods == 250
+    assert message in messages["metadata.annotations[kubeletconfig.experimental]"]
+    assert all(problem.line for problem in error.problems)
+    assert FETCH in error.advice
 
 
 @pytest.mark.parametrize(("sized", "known"), [(None, False), (True, False), (False, True)])
@@ -359,14 +435,6 @@ def test_flags_of_kubeadm_replace_fields_of_the_configuration_beside_them():
     assert made.notes == ("node.yaml: not read: --node-labels",)
 
 
-def test_flags_of_kubeadm_alone_are_read_and_the_rest_is_said_to_be_unknown():
-    older = {"nodeRegistration": {"kubeletExtraArgs": {"cpu-manager-policy": "static"}}}
-    made = source({"apiVersion": "kubeadm.k8s.io/v1beta3", "kind": "JoinConfiguration", **older})
-
-    assert made.read().cpu_manager_policy == "static"
-    assert "kubelet-config ConfigMap" in made.incomplete
-
-
 def test_kubeadm_without_anything_for_the_kubelet_names_what_to_fetch():
     messages, _ = problems({"apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "ClusterConfiguration"})
 
@@ -379,21 +447,6 @@ def test_flags_of_two_nodes_are_an_error():
     assert "several documents" in messages["nodeRegistration.kubeletExtraArgs"]
 
 
-def test_a_node_config_of_eks_has_the_thresholds_and_cgroups_of_nodeadm():
-    made = source(NODEADM)
-    configuration = made.read()
-
-    assert configuration.topology_manager_scope == "pod"
-    assert configuration.max_pods == 58
-    assert configuration.eviction_hard == {
-        "memory.available": "100Mi",
-        "nodefs.available": "10%",
-        "nodefs.inodesFree": "5%",
-    }
-    assert (configuration.system_reserved_cgroup, configuration.kube_reserved_cgroup) == ("/system", "/runtime")
-    assert not made.incomplete
-
-
 def test_reserved_cpus_on_eks_need_empty_cgroups():
     spec = {"kubelet": {"config": {"reservedSystemCPUs": "0"}}}
     cleared = {"kubelet": {"config": {"reservedSystemCPUs": "0", "systemReservedCgroup": "", "kubeReservedCgroup": ""}}}
@@ -403,54 +456,13 @@ def test_reserved_cpus_on_eks_need_empty_cgroups():
     assert read({**NODEADM, "spec": cleared}).reserved_system_cpus == "0"
 
 
-def test_what_a_node_of_eks_computes_is_named():
-    assert "each node sets kubeReserved and maxPods" in source({**NODEADM, "spec": {}}).incomplete
-
-
-def test_the_only_group_of_eksctl_with_a_configuration_is_read():
-    made = source(EKSCTL)
-
-    assert made.read().topology_manager_policy == "best-effort"
-    assert made.read().max_pods == 30
-    assert made.part == "nodeGroups[1].kubeletExtraConfig"
-
-
 def test_two_groups_of_eksctl_are_an_error_that_names_them():
+    assert source(EKSCTL).part == "nodeGroups[1].kubeletExtraConfig"
     messages, _ = problems(
         {**EKSCTL, "nodeGroups": [EKSCTL["nodeGroups"][1], {"name": "b", "kubeletExtraConfig": {"a": 1}}]}
     )
 
     assert messages["nodeGroups"].endswith("not 2: numa, b")
-
-
-def test_a_node_system_configuration_of_gke_is_read():
-    made = source(GKE)
-    configuration = made.read()
-
-    expected = {
-        "cpu_manager_policy": "static",
-        "topology_manager_policy": "restricted",
-        "topology_manager_scope": "pod",
-    }
-    assert values(configuration, expected) == expected
-    assert "node.yaml: not read: kubeletConfig.podPidsLimit" in made.notes
-    assert "kubeReserved" in made.incomplete
-
-
-def test_a_configuration_of_aks_is_read():
-    made = source(AKS)
-
-    assert made.read().topology_manager_policy == "single-numa-node"
-    assert "node.yaml: not read: podMaxPids" in made.notes
-
-
-@pytest.mark.parametrize(("machine", "memory"), [("controlplane", "512Mi"), ("worker", "384Mi")])
-def test_a_machine_configuration_of_talos_reserves_by_type(machine, memory):
-    configuration = read({**TALOS, "machine": {**TALOS["machine"], "type": machine}})
-
-    assert configuration.topology_manager_policy == "restricted"
-    assert configuration.feature_gates == {"MemoryQoS": True}
-    assert configuration.system_reserved["memory"] == memory
 
 
 def test_the_kubelet_document_of_talos_is_found_among_others():
@@ -459,22 +471,6 @@ def test_the_kubelet_document_of_talos_is_found_among_others():
     assert configuration.system_reserved == {"cpu": "1"}
     assert [entry.node for entry in configuration.reserved_memory] == [0, 1]
     assert str(configuration.reserved_memory[1].limits["hugepages-2Mi"]) == "4Mi"
-
-
-def test_arguments_of_k3s_are_read():
-    configuration = read(K3S)
-
-    expected = {
-        "cpu_manager_policy": "static",
-        "topology_manager_scope": "pod",
-        "system_reserved": {"cpu": "1", "memory": "1Gi"},
-        "eviction_hard": {"imagefs.available": "5%", "nodefs.available": "5%"},
-    }
-    assert values(configuration, expected) == expected
-
-
-def test_one_argument_of_k3s_may_be_no_list():
-    assert read({"kubelet-arg": "max-pods=7"}).max_pods == 7
 
 
 @pytest.mark.parametrize(
@@ -509,25 +505,6 @@ def test_options_of_the_cpu_manager_are_one_for_each_flag():
 
     assert configuration.cpu_manager_policy_options == {"full-pcpus-only": "true", "align-by-socket": "true"}
     assert len(configuration.topology_manager_policy_options) == 2
-
-
-def test_an_instance_group_of_kops_is_read():
-    made = source(KOPS)
-    configuration = made.read()
-
-    expected = {
-        "topology_manager_policy": "restricted",
-        "eviction_hard": {"memory.available": "300Mi"},
-        "enforce_node_allocatable": ("pods",),
-        "feature_gates": {"MemoryQoS": True},
-        "kube_reserved": {"cpu": "1"},
-    }
-    assert values(configuration, expected) == expected
-    assert "maxPods" in made.incomplete
-
-
-def test_kops_has_thresholds_of_its_own():
-    assert read({**KOPS, "spec": {"kubelet": {"maxPods": 7}}}).eviction_hard["imagefs.available"] == "10%"
 
 
 def test_two_instance_groups_of_kops_are_an_error():
@@ -569,21 +546,3 @@ def test_any_value_in_any_place_is_read_or_an_error_in_words(name, data, junk):
         host_settings(read(changed), synthetic.parse("numa:2 core:4 pu:2"))
     except AlignError as error:
         assert str(error)
-
-
-@pytest.mark.parametrize(
-    ("part", "wrong", "problem"),
-    [
-        ("cpu", "isolatd", "spec.cpu.isolatd: unknown field; did you mean isolated?"),
-        ("numa", "topologyPolcy", "spec.numa.topologyPolcy: unknown field; did you mean topologyPolicy?"),
-        ("", "zzz", "spec.zzz: unknown field"),
-    ],
-)
-def test_an_unknown_field_of_a_performance_profile_is_an_error(part, wrong, problem):
-    profile = copy.deepcopy(PROFILE)
-    (profile["spec"][part] if part else profile["spec"])[wrong] = "x"
-
-    with pytest.raises(ConfigurationError) as raised:
-        unwrap(to_yaml(profile).encode(), name="profile.yaml").read()
-
-    assert problem in str(raised.value)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align import bits
 from alignup.align.errors import ConfigurationError, SettingsError
 from alignup.align.host import Host, node_allocatable
 from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
@@ -90,20 +89,6 @@ def test_host_settings_hold_the_whole_configuration():
     assert startup_errors(STATIC, MACHINE) == ()
 
 
-def test_reserved_system_cpus_replace_other_cpu_reservations():
-    configuration = Configuration(
-        reserved_system_cpus="0-1,5",
-        system_reserved={"cpu": "no amount", "memory": "1Gi"},
-        kube_reserved={"cpu": "-5", "pid": "100"},
-    )
-
-    settings = compute_reservations(configuration, MACHINE)
-
-    assert bits.show(settings.reserved_system_cpus) == "0-1,5"
-    assert shown(settings.system_reserved) == {"cpu": "3", "memory": "1Gi"}
-    assert shown(settings.kube_reserved) == {"pid": "100"}
-
-
 def test_cpu_reservations_are_rounded_up_to_millionths_before_thousandths():
     settings = compute_reservations(Configuration(system_reserved={"cpu": "0.0004999999"}), MACHINE)
 
@@ -164,14 +149,6 @@ def test_ephemeral_storage_counts_once_the_container_manager_runs():
     assert "ephemeral-storage" not in compute_node_allocatable(ignored, MACHINE, ephemeral_storage=100 * GIB).capacity
 
 
-def test_node_status():
-    status = node_status(replace(STATIC, pods_per_core=3, max_pods=20), MACHINE)
-
-    assert shown(status.capacity) == {"cpu": "8", "memory": "8Gi", "hugepages-1Gi": "2Gi", "pods": "20"}
-    assert shown(status.allocatable) == {"cpu": "6", "memory": "5Gi", "hugepages-1Gi": "2Gi", "pods": "20"}
-    assert node_status(Configuration(pods_per_core=2), MACHINE).capacity["pods"] == Quantity.of(16)
-
-
 def test_memory_is_reserved_even_if_the_capacity_is_unknown():
     silent = replace(MACHINE, nodes=(NumaNode(0), NumaNode(1)))
     configuration = Configuration(system_reserved={"memory": "1Gi"})
@@ -202,33 +179,6 @@ def test_the_error_of_each_manager_names_the_field(changes, stage, field):
     (problem,) = error.problems
     assert (error.stage, problem.field, problem.message) == (stage, field, str(error))
     assert (error.manager, error.source) == (stage.removesuffix("_manager"), "node.yaml")
-
-
-def test_all_managers_are_checked_in_the_order_of_the_kubelet():
-    configuration = replace(
-        STATIC,
-        topology_manager_policy_options={"x": "1"},
-        cpu_manager_policy="x",
-        memory_manager_policy="x",
-        system_reserved={"memory": "1Ti"},
-    )
-
-    errors = startup_errors(configuration, MACHINE, ephemeral_storage=GIB)
-
-    assert [error.stage for error in errors] == [
-        StartupStage.TOPOLOGY_MANAGER,
-        StartupStage.CPU_MANAGER,
-        StartupStage.MEMORY_MANAGER,
-        StartupStage.NODE_ALLOCATABLE,
-    ]
-    assert errors[-1].problems[0].message == (
-        'invalid Node Allocatable configuration. Resource "memory" has a reservation of '
-        "{{1099616485376 0} {<nil>}  BinarySI} but capacity of {{8589934592 0} {<nil>}  BinarySI}. "
-        "Expected capacity >= reservation."
-    )
-    with pytest.raises(ConfigurationError) as raised:
-        host_settings(configuration, MACHINE)
-    assert raised.value.stage == StartupStage.TOPOLOGY_MANAGER
 
 
 def test_advice_is_a_configuration_that_works():

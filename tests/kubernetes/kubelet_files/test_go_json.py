@@ -153,78 +153,52 @@ OUTER = GoType(
 
 
 @pytest.mark.parametrize(
+    ("text", "given", "field", "type_"),
+    [
+        pytest.param("[]", "array", "value", "state.Outer", id="not a struct"),
+        pytest.param('{"name":1}', "number", "Outer.name", "string", id="a number instead of a string"),
+        pytest.param('{"lists":{"a":true}}', "bool", "Outer.lists", "string", id="a value of a map"),
+        pytest.param('{"lists":"x"}', "string", "Outer.lists", "map[string]string", id="not a map"),
+        pytest.param(
+            '{"nodes":{"0":{"size":"x"}}}', "string", "Inner.nodes.size", "uint64", id="inside another struct"
+        ),
+        pytest.param(
+            '{"nodes":{"0":{"size":-1}}}', "number -1", "Inner.nodes.size", "uint64", id="a number out of range"
+        ),
+        pytest.param('{"nodes":{"0":{"cells":[1.5]}}}', "number 1.5", "Inner.nodes.cells", "int", id="a fraction"),
+        pytest.param('{"nodes":{"x":{}}}', "number x", "Outer.nodes", "int", id="a key that is not a number"),
+        pytest.param(
+            '{"pods":{"p":{"cpuSet":7}}}',
+            "number",
+            "Outer.pods.cpuSet",
+            "string",
+            id="a number instead of a list of CPUs",
+        ),
+        pytest.param('{"pods":{"p":[]}}', "array", "Outer.pods", "state.podEntryJSON", id="not a list of CPUs"),
+        pytest.param('{"nodes":{"0":{"cells":7}}}', "number", "Inner.nodes.cells", "[]int", id="not a list"),
+        pytest.param('{"raw":[]}', "array", "Outer.raw", "[]uint8", id="a list of bytes"),
+        pytest.param('{"name":1,"lists":2}', "number", "Outer.name", "string", id="only the first error counts"),
+    ],
+)
+def test_values_of_wrong_types_raise_gos_message(text, given, field, type_):
+    _, message = decode(OUTER, text.encode())
+
+    place = "value" if field == "value" else f"struct field {field}"
+    assert message == f"json: cannot unmarshal {given} into Go {place} of type {type_}"
+
+
+@pytest.mark.parametrize(
     ("text", "error"),
     [
-        pytest.param("[]", "json: cannot unmarshal array into Go value of type state.Outer", id="not a struct"),
-        pytest.param(
-            '{"name":1}',
-            "json: cannot unmarshal number into Go struct field Outer.name of type string",
-            id="a number instead of a string",
-        ),
-        pytest.param(
-            '{"lists":{"a":true}}',
-            "json: cannot unmarshal bool into Go struct field Outer.lists of type string",
-            id="a value of a map",
-        ),
-        pytest.param(
-            '{"lists":"x"}',
-            "json: cannot unmarshal string into Go struct field Outer.lists of type map[string]string",
-            id="not a map",
-        ),
-        pytest.param(
-            '{"nodes":{"0":{"size":"x"}}}',
-            "json: cannot unmarshal string into Go struct field Inner.nodes.size of type uint64",
-            id="inside another struct",
-        ),
-        pytest.param(
-            '{"nodes":{"0":{"size":-1}}}',
-            "json: cannot unmarshal number -1 into Go struct field Inner.nodes.size of type uint64",
-            id="a number out of range",
-        ),
-        pytest.param(
-            '{"nodes":{"0":{"cells":[1.5]}}}',
-            "json: cannot unmarshal number 1.5 into Go struct field Inner.nodes.cells of type int",
-            id="a fraction",
-        ),
-        pytest.param(
-            '{"nodes":{"x":{}}}',
-            "json: cannot unmarshal number x into Go struct field Outer.nodes of type int",
-            id="a key that is not a number",
-        ),
         pytest.param(
             '{"pods":{"p":{"cpuSet":"3-1"}}}',
             'failed to parse cpuset: invalid range "3-1" (3 > 1)',
             id="an invalid range of CPUs",
         ),
-        pytest.param(
-            '{"pods":{"p":{"cpuSet":7}}}',
-            "json: cannot unmarshal number into Go struct field Outer.pods.cpuSet of type string",
-            id="a number instead of a list of CPUs",
-        ),
-        pytest.param(
-            '{"pods":{"p":[]}}',
-            "json: cannot unmarshal array into Go struct field Outer.pods of type state.podEntryJSON",
-            id="not a list of CPUs",
-        ),
-        pytest.param(
-            '{"nodes":{"0":{"cells":7}}}',
-            "json: cannot unmarshal number into Go struct field Inner.nodes.cells of type []int",
-            id="not a list",
-        ),
-        pytest.param(
-            '{"raw":[]}',
-            "json: cannot unmarshal array into Go struct field Outer.raw of type []uint8",
-            id="a list of bytes",
-        ),
         pytest.param('{"raw":"?"}', "illegal base64 data", id="not base64"),
-        pytest.param(
-            '{"name":1,"lists":2}',
-            "json: cannot unmarshal number into Go struct field Outer.name of type string",
-            id="only the first error counts",
-        ),
     ],
 )
-def test_values_of_wrong_types_raise_gos_message(text, error):
+def test_invalid_strings_raise_gos_message(text, error):
     _, message = decode(OUTER, text.encode())
 
     assert message == error

@@ -85,42 +85,34 @@ def test_unlisted_pods_are_replaced_by_stand_ins():
     assert restored.ledger.used == original.ledger.used
 
 
-def test_a_stand_in_with_devices_only_has_no_qos_class():
+ASKED = {"cpu": "2", "memory": "1Gi", GPU: "1"}
+
+
+@pytest.mark.parametrize(
+    ("unlisted", "qos", "used"),
+    [
+        pytest.param(
+            Pod(name="a", uid="a", containers=(container("app", {}, {GPU: "1"}),)),
+            QoS.BEST_EFFORT,
+            UsedResources(pods=1, scalars={GPU: 1}),
+            id="devices alone give no class",
+        ),
+        pytest.param(
+            Pod(name="a", uid="a", init=(guaranteed("init", ASKED),), containers=(guaranteed("app", ASKED),)),
+            QoS.GUARANTEED,
+            UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1}),
+            id="what is reused after an init container counts once",
+        ),
+    ],
+)
+def test_what_a_stand_in_counts_as(unlisted, qos, used):
     original = host()
-    plain = Pod(name="a", uid="a", containers=(container("app", {}, {GPU: "1"}),))
-    original.admit(plain)
+    original.admit(unlisted)
 
     restored = restore_ledger(host(), export_ledger(original))
 
-    assert restored.ledger.pods["a"].pod.qos is QoS.BEST_EFFORT
-    assert restored.ledger.used == UsedResources(pods=1, scalars={GPU: 1})
-
-
-def test_resources_reused_after_init_containers_count_once():
-    wanted = Pod(
-        name="a",
-        uid="a",
-        init=(guaranteed("init", {"cpu": "2", "memory": "1Gi", GPU: "1"}),),
-        containers=(guaranteed("app", {"cpu": "2", "memory": "1Gi", GPU: "1"}),),
-    )
-    original = host()
-    original.admit(wanted)
-
-    restored = restore_ledger(host(), export_ledger(original))
-
-    assert restored.ledger.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1, scalars={GPU: 1})
-
-
-@pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
-def test_a_released_pod_releases_everything(named):
-    _, files = busy()
-    restored = restore_ledger(host(), files, [pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi")] if named else [])
-    again = Host(host().machine, host().settings, ledger=restored.ledger)
-
-    again.release("a")
-    again.release("b")
-
-    assert again.ledger == host().ledger
+    assert restored.ledger.pods["a"].pod.qos is qos
+    assert restored.ledger.used == used
 
 
 def test_a_stand_in_for_a_pod_level_allocation_has_pod_level_resources():
@@ -163,71 +155,61 @@ def test_the_host_does_not_change():
     assert original.ledger is before
 
 
-def spoiled(damage: str) -> KubeletFiles:
-    _, files = busy()
-    assert files.cpu
-    assert files.memory
-    assert files.devices
-    match damage:
-        case "a broken file":
-            return replace(files, cpu=None, problems=(Problem("/k/cpu_manager_state", "it is broken"),))
-        case "another CPU policy":
-            return replace(files, cpu=replace(files.cpu, policy="none"))
-        case "another memory policy":
-            return replace(files, memory=replace(files.memory, policy="None"))
-        case "a CPU more":
-            return replace(files, cpu=replace(files.cpu, default=files.cpu.default | 1 << 99))
-        case "a CPU of two pods":
-            entries = {**files.cpu.entries, "z": files.cpu.entries["a"]}
-            return replace(files, cpu=replace(files.cpu, entries=entries))
-        case "memory that does not add up":
-            return replace(files, memory=replace(files.memory, entries={}))
-        case _:
-            again = replace(files.devices.entries[0], uid="z")
-            return replace(files, devices=replace(files.devices, entries=(*files.devices.entries, again)))
-
-
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        ("a broken file", "it is broken"),
-        ("another CPU policy", 'configured policy "static" differs from state checkpoint policy "none"'),
-        (
-            "another memory policy",
+        pytest.param(
+            lambda files: replace(files, cpu=None, problems=(Problem("/k/cpu_manager_state", "it is broken"),)),
+            "it is broken",
+            id="a broken file",
+        ),
+        pytest.param(
+            lambda files: replace(files, cpu=replace(files.cpu, policy="none")),
+            'configured policy "static" differs from state checkpoint policy "none"',
+            id="another CPU policy",
+        ),
+        pytest.param(
+            lambda files: replace(files, memory=replace(files.memory, policy="None")),
             '[memorymanager] configured policy "Static" differs from state checkpoint policy "None"',
+            id="another memory policy",
         ),
-        ("a CPU more", 'current set of available CPUs "0-7" doesn\'t match with CPUs in state "0-7,99"'),
-        (
-            "a CPU of two pods",
-            ("pods a and z both hold CPUs 1-2; delete one of them, or drain the node and delete its cpu_manager_state"),
+        pytest.param(
+            lambda files: replace(files, cpu=replace(files.cpu, default=files.cpu.default | 1 << 99)),
+            'current set of available CPUs "0-7" doesn\'t match with CPUs in state "0-7,99"',
+            id="a CPU more",
         ),
-        (
-            "memory that does not add up",
-            "[memorymanager] the expected machine state is different from the real one",
-        ),
-        (
-            "a device of two pods",
-            (
-                f"pod z container app: {GPU} gpu-0: held by another pod; delete one of the two pods, "
-                "or drain the node and delete its kubelet_internal_checkpoint"
+        pytest.param(
+            lambda files: replace(
+                files, cpu=replace(files.cpu, entries={**files.cpu.entries, "z": files.cpu.entries["a"]})
             ),
+            "pods a and z both hold CPUs 1-2; delete one of them, or drain the node and delete its cpu_manager_state",
+            id="a CPU of two pods",
+        ),
+        pytest.param(
+            lambda files: replace(files, memory=replace(files.memory, entries={})),
+            "[memorymanager] the expected machine state is different from the real one",
+            id="memory that does not add up",
+        ),
+        pytest.param(
+            lambda files: replace(
+                files,
+                devices=replace(
+                    files.devices, entries=(*files.devices.entries, replace(files.devices.entries[0], uid="z"))
+                ),
+            ),
+            f"pod z container app: {GPU} gpu-0: held by another pod; delete one of the two pods, "
+            "or drain the node and delete its kubelet_internal_checkpoint",
+            id="a device of two pods",
         ),
     ],
 )
 def test_files_that_contradict_themselves_or_stop_a_kubelet_are_rejected(damage, error):
+    _, files = busy()
+
     with pytest.raises(StateError) as caught:
-        restore_ledger(host(), spoiled(damage))
+        restore_ledger(host(), damage(files))
 
     assert str(caught.value) == error
-
-
-def test_files_of_disabled_managers_are_ignored():
-    original = host(cpus=replace(host().settings.cpus, policy="none"), memory_policy="None", reserved_memory=())
-
-    restored = restore_ledger(original, export_ledger(original))
-
-    assert restored.ledger == original.ledger
-    assert restored.gaps == ()
 
 
 def test_pod_level_holdings_without_containers_are_unavailable():
@@ -385,14 +367,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             [f"the state files do not contain the topology of 2 free devices of {GPU}"],
             id="only the ids of free devices are known",
         ),
-        pytest.param(
-            (),
-            (held("a", node=-1),),
-            ("a",),
-            {"a": (None, True)},
-            [],
-            id="a held device without topology",
-        ),
+        pytest.param((), (held("a", node=-1),), ("a",), {"a": (None, True)}, [], id="a held device without topology"),
         pytest.param(
             (Device(GPU, "a", nodes=1), Device(GPU, "b", nodes=2, healthy=False)),
             (held("a"),),

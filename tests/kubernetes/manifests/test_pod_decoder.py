@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import msgspec
@@ -221,66 +222,44 @@ def test_decoded_values_that_are_not_quantities(value):
     assert problems_of(read_pod, asking(cpu=value)) == [("spec.containers[0].resources.requests[cpu]", FORMAT)]
 
 
+def nested(path, value):
+    """An object with a value at a path such as ``spec.containers[0].name``."""
+    for step in reversed(re.findall(r"\w+|\[\w+\]", path)):
+        value = [value] if step == "[0]" else {step.strip("[]"): value}
+    return value
+
+
 @pytest.mark.parametrize(
-    ("change", "field", "message"),
+    ("path", "value", "message"),
     [
-        pytest.param({"kind": "Pods"}, "kind", 'no kind "Pods" is registered for version "v1"', id="another kind"),
+        pytest.param("kind", "Pods", 'no kind "Pods" is registered for version "v1"', id="another kind"),
+        pytest.param("apiVersion", "v2", 'no kind "Pod" is registered for version "v2"', id="another version"),
+        pytest.param("kind", None, "Required value", id="no kind"),
+        pytest.param("apiVersion", "", "Required value", id="no version"),
+        pytest.param("kind", 5, "must be a string, not a number", id="a number as kind"),
+        pytest.param("metadata", [], "must be an object, not a list", id="a list as metadata"),
+        pytest.param("metadata", {1: 2}, "must have strings as keys", id="a key that is not a string"),
+        pytest.param("metadata.uid", b"u", "must be a string, not bytes", id="bytes as string"),
+        pytest.param("metadata.name", 5, "must be a string, not a number", id="a number as name"),
+        pytest.param("metadata.labels[a]", True, "must be a string, not true or false", id="a label of another type"),
+        pytest.param("spec", "x", "must be an object, not a string", id="a string as spec"),
+        pytest.param("spec.containers", {}, "must be a list, not an object", id="an object as list"),
+        pytest.param("spec.containers[0]", "c", "must be an object, not a string", id="a string in a list"),
         pytest.param(
-            {"apiVersion": "v2"}, "apiVersion", 'no kind "Pod" is registered for version "v2"', id="another version"
+            "spec.initContainers[0].restartPolicy", 5, "must be a string, not a number", id="a list in a spec"
         ),
-        pytest.param(
-            {"kind": "Deployment", "apiVersion": "apps/v1"},
-            "kind",
-            'no kind "Deployment" is registered for version "apps/v1"',
-            id="another kind of another version",
-        ),
-        pytest.param({"metadata": {"uid": b"u"}}, "metadata.uid", "must be a string, not bytes", id="bytes as string"),
-        pytest.param({"kind": None}, "kind", "Required value", id="no kind"),
-        pytest.param({"apiVersion": ""}, "apiVersion", "Required value", id="no version"),
-        pytest.param({"kind": 5}, "kind", "must be a string, not a number", id="a number as kind"),
-        pytest.param({"metadata": []}, "metadata", "must be an object, not a list", id="a list as metadata"),
-        pytest.param({"metadata": {1: 2}}, "metadata", "must have strings as keys", id="a key that is not a string"),
-        pytest.param(
-            {"metadata": {"name": 5}}, "metadata.name", "must be a string, not a number", id="a number as name"
-        ),
-        pytest.param(
-            {"metadata": {"labels": {"a": True}}},
-            "metadata.labels[a]",
-            "must be a string, not true or false",
-            id="a label that is not a string",
-        ),
-        pytest.param({"spec": "x"}, "spec", "must be an object, not a string", id="a string as spec"),
-        pytest.param(
-            {"spec": {"containers": {}}}, "spec.containers", "must be a list, not an object", id="an object as list"
-        ),
-        pytest.param(
-            {"spec": {"containers": ["c"]}},
-            "spec.containers[0]",
-            "must be an object, not a string",
-            id="a string in a list",
-        ),
-        pytest.param(
-            {"spec": {"initContainers": [{"restartPolicy": 5}]}},
-            "spec.initContainers[0].restartPolicy",
-            "must be a string, not a number",
-            id="a number as restart policy",
-        ),
-        pytest.param(
-            {"spec": {"priority": 1.5}},
-            "spec.priority",
-            "must be a 32-bit integer, not a number",
-            id="a fraction as priority",
-        ),
-        pytest.param(
-            {"spec": {"priority": 1 << 31}},
-            "spec.priority",
-            "must be a 32-bit integer, not a number",
-            id="a priority beyond 32 bits",
-        ),
+        pytest.param("spec.priority", 1.5, "must be a 32-bit integer, not a number", id="a fraction as priority"),
+        pytest.param("spec.priority", 1 << 31, "must be a 32-bit integer, not a number", id="more than 32 bits"),
     ],
 )
-def test_problems_name_the_field(change, field, message):
-    assert problems_of(read_pod, document() | change) == [(field, message)]
+def test_problems_name_the_field(path, value, message):
+    assert problems_of(read_pod, document() | nested(path, value)) == [(path, message)]
+
+
+def test_a_kind_is_looked_up_with_its_version():
+    message = 'no kind "Deployment" is registered for version "apps/v1"'
+
+    assert problems_of(read_pod, document() | {"kind": "Deployment", "apiVersion": "apps/v1"}) == [("kind", message)]
 
 
 def test_all_problems_are_reported_at_once():

@@ -59,13 +59,8 @@ def test_a_pod_is_a_workload_with_one_replica():
     assert list(workload.pods()) == [workload.pod]
     assert workload.pod.uid
     assert not workload.finished
-
-
-def test_pods_are_defaulted_like_the_api_server_does():
-    accepted = only_workload(pod()).pod
-
-    assert accepted.qos is accepted.recorded_qos is QoS.GUARANTEED
-    assert accepted.containers[0].resources.requests == amounts({"cpu": "2", "memory": "1Gi"})
+    assert workload.pod.qos is workload.pod.recorded_qos is QoS.GUARANTEED, "as the API server sets the class"
+    assert workload.pod.containers[0].resources.requests == amounts({"cpu": "2", "memory": "1Gi"}), "and requests"
 
 
 @pytest.mark.parametrize(("fix_pod_level", "qos"), [(True, QoS.GUARANTEED), (False, QoS.BURSTABLE)])
@@ -162,10 +157,11 @@ def test_generate_name_gives_stable_unique_names():
     assert names == [workload.name for workload in read(written, written).workloads]
 
 
-def test_lists_may_be_nested_and_mixed():
+def test_lists_may_be_nested_mixed_and_empty():
     text = json.dumps(listed(pod("a"), listed(pod("b")), controller("Deployment", name="c")))
 
     assert [workload.name for workload in read_workloads(text, name="some.json").workloads] == ["a", "b", "c"]
+    assert read(listed()) == LoadedWorkloads()
 
 
 @pytest.mark.parametrize(
@@ -180,10 +176,6 @@ def test_items_of_a_typed_list_inherit_its_kind(kind, version, item):
     bare = {key: value for key, value in item.items() if key not in ("kind", "apiVersion")}
 
     assert only_workload(listed(bare, kind=kind, version=version)).kind == kind.removesuffix("List")
-
-
-def test_an_empty_list_is_valid():
-    assert read(listed()) == LoadedWorkloads()
 
 
 def test_workloads_know_their_source_location():
@@ -233,13 +225,7 @@ def test_objects_that_run_no_pods_are_counted_in_one_line():
 
     assert read(other("Service"), pod()).warnings == ("skipped 1 object that runs no pods: Service (1)",)
     assert many.warnings == ("skipped 5 objects that run no pods: ConfigMap (2), Service (1), Ingress (1), Lease (1)",)
-
-
-def test_very_many_kinds_are_counted_together():
-    kinds = [{"apiVersion": "v1", "kind": f"Kind{number}", "metadata": {"name": "web"}} for number in range(13)]
-
-    (warning,) = read(*kinds, pod()).warnings
-
+    (warning,) = read(*(other(f"Kind{number}") for number in range(13)), pod()).warnings
     assert warning.startswith("skipped 13 objects that run no pods: Kind0 (1), ")
     assert warning.endswith(", Kind9 (1), 3 more kinds")
 
@@ -396,11 +382,7 @@ def test_all_problems_are_reported_at_once():
         pytest.param("", "some.yaml: is empty", id="empty"),
         pytest.param("# nothing\n---\n", "some.yaml: is empty", id="only a comment"),
         pytest.param("a:\n\tb", "some.yaml:2: found a tab where YAML allows only spaces", id="invalid YAML"),
-        pytest.param(
-            "a: 1\n---\nb: *c",
-            "some.yaml:3: unknown anchor 'c' referenced",
-            id="an invalid later document",
-        ),
+        pytest.param("a: 1\n---\nb: *c", "some.yaml:3: unknown anchor 'c' referenced", id="an invalid later document"),
         pytest.param(b"\xff", "some.yaml:1: not valid UTF-8 (byte 0xff)", id="not UTF-8"),
     ],
 )
@@ -425,10 +407,8 @@ def names(loaded):
 def test_a_directory_is_read_like_kubectl_does(folder):
     assert names(read_paths([folder])) == ["a", "b", "c"]
     assert names(read_paths([str(folder / "inner.yaml"), folder / "c.yml"])) == ["d", "c"]
-
-
-def test_the_source_of_a_file_is_its_path(folder):
     assert read_paths([folder / "a.json"]).workloads[0].source == SourceLocation(str(folder / "a.json"))
+    assert read_paths([]) == LoadedWorkloads()
 
 
 def test_a_dash_means_standard_input():
@@ -436,10 +416,6 @@ def test_a_dash_means_standard_input():
 
     assert names(loaded) == ["web"]
     assert str(loaded.workloads[0].source) == "standard input"
-
-
-def test_no_paths_give_no_workloads():
-    assert read_paths([]) == LoadedWorkloads()
 
 
 def test_all_unreadable_paths_are_reported(folder):

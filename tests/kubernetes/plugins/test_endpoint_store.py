@@ -74,17 +74,6 @@ def test_a_plugin_that_came_back_is_unhealthy_until_it_lists(store):
     assert store.status(GPU) == ResourceStatus(state=ResourceState.SERVED, devices=devices(3))
 
 
-def test_a_plugin_that_came_back_in_time_may_list_at_any_time(store, clock):
-    first = endpoint()
-    store.connect(first)
-    store.list(first, devices(2))
-    store.disconnect(first)
-    store.connect(endpoint())
-    clock[0] = 10 * GRACE
-
-    assert capacity_of(store).capacity == {GPU: 2}
-
-
 def test_a_replaced_endpoint_is_ignored(store, changes):
     old, new = endpoint(), endpoint(preferred=True)
     store.connect(old)
