@@ -21,8 +21,8 @@ from alignup.machines.synthetic import parse
 from alignup.observe.observation import Observation
 from alignup.observe.published_objects import host_state
 from alignup.schedule.cluster_snapshot import build_view
+from alignup.testing.simulated_kubelet import CONFIGURATION
 from bench.harness import Figure
-from tests.observe.kubelets import CONFIGURATION
 
 HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
 

@@ -17,7 +17,7 @@ from alignup.testing.api_server import ApiServer
 from bench.harness import Figure
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 NODES = 100
 BLOCKED = 3000
@@ -37,9 +37,9 @@ async def _measure() -> tuple[float, float]:
     server = ApiServer()
     server.serve(SERVED)
     for number in range(NODES):
-        kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:16 pu:2")
+        kubelet = ObservedKubelet(shape="pack:2 numa:1 core:16 pu:2")
         for held in range(number % 7):
-            kubelet.admit(pod(f"held-{number}-{held}", cpu="2", memory="1Gi"))
+            kubelet.run(pod(f"held-{number}-{held}", cpu="2", memory="1Gi"))
         server.put({**node(f"host-{number:03}"), "status": {"allocatable": ALLOCATABLE}})
         server.put(state_of(f"host-{number:03}", kubelet))
     for number in range(BLOCKED):  # more than a NUMA node has, and less than a node

@@ -35,7 +35,7 @@ from bench.harness import Figure
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import SERVED, api_pod, node, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 ASKED = pod("asked", cpu="2", memory="1Gi")
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
@@ -82,8 +82,8 @@ class Nodes:
     def __init__(self) -> None:
         self.server = ApiServer()
         self.server.serve(SERVED)
-        self.kubelets = {name: SimulatedKubelet() for name in "ab"}
-        self.kubelets["b"].admit(pod("resident", cpu="1", memory="1Gi"))
+        self.kubelets = {name: ObservedKubelet() for name in "ab"}
+        self.kubelets["b"].run(pod("resident", cpu="1", memory="1Gi"))
         for name in self.kubelets:
             self.server.put({**node(name), "status": {"allocatable": ALLOCATABLE}})
             self.server.put(state_of(name, self.kubelets[name]))
@@ -116,7 +116,7 @@ class Nodes:
 
     def admit(self, name: str) -> None:
         """Let the kubelet of a node admit the pod, and its observer report it."""
-        self.kubelets[name].admit(ASKED)
+        self.kubelets[name].run(ASKED)
         self.put({**state_of(name, self.kubelets[name]), "generation": 2})
 
 

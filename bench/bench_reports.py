@@ -26,7 +26,7 @@ from alignup.placement.scheduling.events import HostReported
 from alignup.placement.scheduling.instructions import CountPrediction, PredictionOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
 from bench.harness import Figure
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.placement.scheduling.machine import PlainFacts
 from tests.strategies_pods import guaranteed
 
@@ -55,7 +55,7 @@ class ReportingNode:
 
     def __init__(self, residents: int) -> None:
         gpus = tuple(Device(GPU, f"GPU-{number:08x}-5d1f-11ee-8c99", 1 << number // 4) for number in range(8))
-        kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:64 pu:2", devices=gpus)
+        kubelet = ObservedKubelet(shape="pack:2 numa:1 core:64 pu:2", devices=gpus)
         self.host = kubelet.host
         self._state = host_state(join(kubelet.sources())).replace(machine_generation=1)
         self._empty = self._line("other")

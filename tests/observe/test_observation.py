@@ -14,8 +14,9 @@ from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.kubernetes.plugins.pod_resources import ListedResources
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.host_report import PodStage
+from alignup.testing.simulated_kubelet import GPU
 from tests.align.hosts import pod
-from tests.observe.kubelets import GPU, SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import amounts, container, guaranteed
 
 SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
@@ -24,9 +25,9 @@ SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m
 @pytest.fixture
 def kubelet():
     """A kubelet with a pod that holds a GPU, one without, and one that holds nothing."""
-    made = SimulatedKubelet()
+    made = ObservedKubelet()
     for listed_pod in (pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi"), SHARED):
-        made.admit(listed_pod)
+        made.run(listed_pod)
     return made
 
 
@@ -51,8 +52,8 @@ def test_all_sources_together_give_the_exact_ledger(kubelet):
 
 
 def test_init_containers_count_though_podresources_hides_them():
-    kubelet = SimulatedKubelet()
-    kubelet.admit(
+    kubelet = ObservedKubelet()
+    kubelet.run(
         Pod(
             name="a",
             uid="a",
@@ -140,7 +141,7 @@ def test_a_pod_created_again_under_the_same_name_is_another_pod(kubelet):
     kubelet.end("a")
     again = replace(pod("c", gpu="1", cpu="1"), name="a")
     stale = kubelet.files
-    kubelet.admit(again)
+    kubelet.run(again)
     both = replace(
         kubelet.files,
         cpu=replace(kubelet.files.cpu, entries={**kubelet.files.cpu.entries, "x": {"app": bits.of([3])}}),
@@ -221,9 +222,10 @@ def test_a_cpu_that_stays_between_two_writes_is_nobodys_and_reported(kubelet):
 
 
 def test_memory_between_two_writes_is_unsettled(kubelet):
-    before = SimulatedKubelet()
-    before.admit(pod("a", gpu="1"))
-    files = replace(kubelet.files, memory=replace(kubelet.files.memory, entries=before.files.memory.entries))
+    before = ObservedKubelet()
+    before.run(pod("a", gpu="1"))
+    entries = before.host.ledger.memory.held
+    files = replace(kubelet.files, memory=replace(kubelet.files.memory, entries=entries))
 
     with pytest.raises(UnsettledError, match="the expected machine state is different from the real one"):
         join(kubelet.sources(files=files), settled=False)
@@ -238,8 +240,8 @@ def test_a_pod_in_the_middle_of_its_admission_is_unsettled(kubelet):
 
 
 def test_a_pod_that_is_listed_before_it_is_in_the_files_is_unsettled(kubelet):
-    before = SimulatedKubelet()
-    before.admit(pod("a", gpu="1"))
+    before = ObservedKubelet()
+    before.run(pod("a", gpu="1"))
 
     with pytest.raises(UnsettledError, match="pod default/b is not in the state files yet"):
         join(kubelet.sources(files=before.files, allocated=before.allocated), settled=False)
@@ -271,10 +273,10 @@ def test_other_cpus_in_podresources_than_in_the_file_are_reported(kubelet):
 @pytest.fixture
 def pooled():
     """A kubelet with a pod that holds CPUs as a whole, and what PodResources lists of it: only exclusive ones."""
-    kubelet = SimulatedKubelet(featureGates={"PodLevelResourceManagers": True}, topologyManagerScope="pod")
+    kubelet = ObservedKubelet(featureGates={"PodLevelResourceManagers": True}, topologyManagerScope="pod")
     requests = amounts({"cpu": "3", "memory": "3Gi"})
     containers = (guaranteed("a", {"cpu": "2", "memory": "1Gi"}), Container("b"), Container("c"))
-    kubelet.admit(Pod(name="p", uid="p", containers=containers, resources=Resources(requests, requests)))
+    kubelet.run(Pod(name="p", uid="p", containers=containers, resources=Resources(requests, requests)))
     (listed,) = kubelet.listed
     ledger = kubelet.host.ledger
     return kubelet, replace(
@@ -331,7 +333,7 @@ def test_a_state_file_of_another_policy_is_an_error(kubelet):
 )
 def test_files_of_another_machine_are_an_error(kubelet, shape, why):
     with pytest.raises(ForeignFilesError, match=why):
-        join(kubelet.sources(machine=SimulatedKubelet(shape=shape).machine))
+        join(kubelet.sources(machine=ObservedKubelet(shape=shape).machine))
 
 
 def test_files_of_a_machine_with_other_memory_are_an_error(kubelet):
@@ -357,9 +359,9 @@ def test_a_container_that_the_pod_does_not_have_is_an_error(kubelet):
 
 def test_the_first_pod_of_a_kubelet_counts_after_its_admission():
     """Before, ``allocated_pods_state`` does not exist, and the kubelet lists the pod with nothing."""
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     idle = kubelet.files
-    kubelet.admit(pod("a", gpu="1"))
+    kubelet.run(pod("a", gpu="1"))
     bound = {"a": replace(kubelet.pods["a"], reported=False)}
     nothing = tuple(replace(listed_pod, containers={}) for listed_pod in kubelet.listed)
 
@@ -371,9 +373,9 @@ def test_the_first_pod_of_a_kubelet_counts_after_its_admission():
 
 
 def test_an_older_kubelet_without_allocated_pods_counts_the_pods_that_it_lists():
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     for listed_pod in (pod("a", gpu="1"), pod("b", cpu="1")):
-        kubelet.admit(listed_pod)
+        kubelet.run(listed_pod)
     bound = KnownPod(pod=Pod(name="web", uid="u", containers=()), stage=PodStage.RUNNING, finished=False)
 
     observation = join(kubelet.sources(allocated=None, pods={**kubelet.pods, "u": bound}), settled=False)
@@ -383,8 +385,8 @@ def test_an_older_kubelet_without_allocated_pods_counts_the_pods_that_it_lists()
 
 
 def test_a_pod_of_which_only_the_holdings_are_known_counts_with_them():
-    kubelet = SimulatedKubelet()
-    kubelet.admit(pod("a", gpu="1"))
+    kubelet = ObservedKubelet()
+    kubelet.run(pod("a", gpu="1"))
 
     observation = join(kubelet.sources(allocated=None, pods=None), settled=False)
 

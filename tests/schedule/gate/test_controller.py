@@ -21,7 +21,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.kubernetes.api.tasks import running
 from tests.observe.api_objects import ALLOCATABLE, api_pod, node, overflowing_pod
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.placement.located_hosts import device_pod
 from tests.schedule.gate.simulated import settle
 from tests.schedule.located_kubelets import located_kubelet
@@ -757,7 +757,7 @@ async def test_whatever_a_release_raises_the_pod_is_put_off(cluster, controller,
 
 async def test_a_gated_pod_goes_where_it_is_placed_as_it_demands(cluster, controller):
     for name in "ab":
-        cluster.kubelets[name] = SimulatedKubelet(topologyManagerPolicy="none")
+        cluster.kubelets[name] = ObservedKubelet(topologyManagerPolicy="none")
         cluster.report(name)
     cluster.gate(pod("small", cpu="1", memory="1Gi"))
     await until(lambda: cluster.bound()["small"])
