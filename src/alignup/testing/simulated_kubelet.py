@@ -161,7 +161,7 @@ class SimulatedKubelet(PodAdmission):
         """Admit a pod; ``StateError`` if it is rejected."""
         decision = self.admit(pod)
         if decision.rejection:
-            raise StateError(f"pod {pod.name} is rejected: {decision.rejection}")
+            raise StateError(f"pod {pod.name} is rejected: {decision.rejection.message}")
 
     def end(self, uid: str) -> None:
         super().end(uid)
