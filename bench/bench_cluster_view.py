@@ -53,7 +53,7 @@ def _objects_of_one(kubelet: SimulatedKubelet) -> tuple[dict[str, Any], list[dic
     """Return the HostState and the pods of a host."""
     running = {"status": {"phase": "Running"}}
     pods = [{**pod_to_dict(admitted.pod), **running} for admitted in kubelet.host.ledger.pods.values()]
-    return kubelet.host_state(), pods
+    return kubelet.host_state(""), pods
 
 
 def _kubelet(random: Random, name: str) -> SimulatedKubelet:

@@ -55,10 +55,10 @@ async def together(calls: Iterable[Awaitable[object]], *, width: int = 16) -> No
 async def create_nodes(client: ApiClient, count: int) -> None:
     ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
     status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE, "conditions": ready}
-    state = SimulatedKubelet().host_state()
+    kubelet = SimulatedKubelet()
     names = [f"host-{number:04}" for number in range(count)]
     await together(client.create(NODES, {"metadata": _node(name), "status": status}) for name in names)
-    await together(client.create(HOST_STATES, {"metadata": {"name": name}, **state}) for name in names)
+    await together(client.create(HOST_STATES, kubelet.host_state(name)) for name in names)
 
 
 def _node(name: str) -> dict[str, Any]:

@@ -428,7 +428,7 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
                 spec = {"containers": containers, "nodeName": name}
                 resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
                 kubelet.run(known_pod(await client.create(PODS, resident, namespace="default")).pod)
-            await client.apply(HOST_STATES.at(name), kubelet.host_state())
+            await client.apply(HOST_STATES.at(name), kubelet.host_state(name))
 
     await asyncio.gather(*(add(f"n{number:04}") for number in range(NODE_COUNT)))
     count = min(NODE_COUNT, 1500)

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from alignup.align.bits import NodeSet
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.placement.host_report import HostReport, PodStage
+from alignup.placement.steered import ANYWHERE
 from alignup.testing.simulated_kubelet import PodAdmission
 from tests.align.hosts import GPU
+from tests.placement.clusters import report
 from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch
 
 RECONCILE = 10.0  #: seconds until a kubelet removes ended pods from its files by itself
@@ -40,8 +43,8 @@ class ModelKubelet(PodAdmission):
         else:
             self.forget(pod_object.pod.uid)  # the object is gone: a pod that was deleted by force ends here
 
-    def admit_bound(self, pod_object: PodObject) -> None:
-        uid, decision = pod_object.pod.uid, self.admit(pod_object.pod)
+    def admit_bound(self, pod_object: PodObject, markers: NodeSet = ANYWHERE) -> None:
+        uid, decision = pod_object.pod.uid, self.admit(pod_object.pod, markers)
         if decision.admitted:
             self.running[uid] = self.world.now, self.host.ledger.cpus.owned(uid).bit_count()
             self.world.after(pod_object.lifetime, lambda: self.finish(pod_object))
@@ -134,13 +137,4 @@ class ModelKubelet(PodAdmission):
         self.reporting = False
         self.last_report = self.world.now
         self.sequence += 1
-        self.publish(
-            HostReport(
-                host=self.name,
-                machine=self.host.machine,
-                settings=self.host.settings,
-                ledger=self.host.ledger,
-                sequence=self.sequence,
-                kubelet=str(self.starts),
-            )
-        )
+        self.publish(report(self.name, self.host, self.sequence, kubelet=str(self.starts)))

@@ -14,7 +14,6 @@ from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.placement.steered import with_markers
 from alignup.testing.simulated_kubelet import DEVICES
 from tests.observe.kubelets import ObservedKubelet
-from tests.placement.withdrawn_markers import only_markers_on
 from tests.schedule.nodes import SimulatedNodes
 
 MARKERS = tuple(Device(MARKER, f"numa-{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(8))
@@ -80,8 +79,7 @@ class ScriptedObserver:
         kubelet, server = self.nodes.kubelets[name], self.nodes.server
         bound = [each for each in server.objects("pods") if each["spec"].get("nodeName") == name]
         document = next(each for each in bound if each["metadata"]["uid"] not in kubelet.pods)
-        with only_markers_on(self.withdrawn.get(name, 0), kubelet.host):
-            kubelet.run(replace(read_pod(document), uid=document["metadata"]["uid"]))
+        kubelet.run(replace(read_pod(document), uid=document["metadata"]["uid"]), self.withdrawn.get(name, 0))
         if self.withdrawn.pop(name, None) is not None:
             self.report(name, "Done")
         self.nodes.report(name)

@@ -27,6 +27,7 @@ from alignup.align.workload.demand import fit_request
 from alignup.documents.host_state import HostStateDocument
 from alignup.documents.host_state.writer import ledger_document, machine_document, to_object
 from alignup.kubernetes import configuration
+from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.allocated_pods import ALLOCATED_PODS_FILE, AllocatedPod, dump_allocated_pods
@@ -36,6 +37,7 @@ from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources, list_allocatable, list_pod
 from alignup.machines.synthetic import parse
 from alignup.placement.host_report import PodStage
+from alignup.placement.steered import ANYWHERE, decide_steered, withdraw_markers
 
 if TYPE_CHECKING:
     from alignup.align.claims.resource_claims import DeviceId
@@ -62,12 +64,15 @@ class PodAdmission:
         self.host = host
         self.ended: set[str] = set()  #: uids of pods that have ended, and whose resources are not released yet
 
-    def admit(self, pod: Pod) -> Decision:
-        """Release what ended pods hold, and admit or reject *pod*."""
+    def admit(self, pod: Pod, markers: NodeSet = ANYWHERE) -> Decision:
+        """Release what ended pods hold, and admit or reject *pod*.
+
+        *markers* are the NUMA nodes whose markers ``alignup observe --steer`` has not withdrawn.
+        """
         self.remove_ended()
-        decision = self.host.decide_without_plugins(pod)
+        decision = decide_steered(self.host, pod, markers)
         if decision.rejection and decision.rejection.provider == "host" and is_critical(pod):
-            decision = self._admit_critical(pod) or decision
+            decision = self._admit_critical(pod, markers) or decision
         if decision.admitted:
             self.host.apply(decision)
         else:
@@ -101,7 +106,7 @@ class PodAdmission:
                 nodes |= bits.union(inventory.devices[inventory.indexes[id_]].nodes or 0 for id_ in ids)
         return nodes
 
-    def _admit_critical(self, pod: Pod) -> Decision | None:
+    def _admit_critical(self, pod: Pod, markers: NodeSet) -> Decision | None:
         """Preempt pods, the last ones first, so that the host as a whole has room for a critical one.
 
         The kubelet has placed the critical pod before it preempts others, so the pod gets nothing of theirs.
@@ -109,10 +114,10 @@ class PodAdmission:
         allocatable = self.host.rules.allocatable
         aligning = copy(self.host)
         aligning.rules = replace(self.host.rules, allocatable=None)
-        decision = aligning.decide_without_plugins(pod)
+        decision = decide_steered(aligning, pod, markers)
         if allocatable is None or not decision.admitted:
             return None
-        ledger = self.host.ledger
+        ledger = withdraw_markers(self.host.ledger, markers)
         room = allocatable.with_devices(ledger.devices.allocatable())
         insufficient = insufficient_resources(fit_request(pod), used=ledger.used, allocatable=room)
         victims: list[Pod] = []
@@ -151,15 +156,15 @@ class SimulatedKubelet(PodAdmission):
         self.pods: dict[str, KnownPod] = {}  #: as the API server has them: without those that have ended
         self.claims: dict[str, dict[str, tuple[DeviceId, ...]]] = {}  #: uid → claim → devices, of the first container
 
-    def admit(self, pod: Pod) -> Decision:
-        decision = super().admit(pod)
+    def admit(self, pod: Pod, markers: NodeSet = ANYWHERE) -> Decision:
+        decision = super().admit(pod, markers)
         if decision.admitted:
             self.pods.setdefault(pod.uid, KnownPod(pod=pod, stage=PodStage.RUNNING, finished=False))
         return decision
 
-    def run(self, pod: Pod) -> None:
+    def run(self, pod: Pod, markers: NodeSet = ANYWHERE) -> None:
         """Admit a pod; ``StateError`` if it is rejected."""
-        decision = self.admit(pod)
+        decision = self.admit(pod, markers)
         if decision.rejection:
             raise StateError(f"pod {pod.name} is rejected: {decision.rejection.message}")
 
@@ -197,15 +202,16 @@ class SimulatedKubelet(PodAdmission):
         """What PodResources lists as allocatable."""
         return list_allocatable(self.host)
 
-    def host_state(self, generation: int = 1) -> dict[str, Any]:
-        """Return the HostState that ``alignup observe`` publishes, without its metadata."""
+    def host_state(self, name: str, generation: int = 1) -> dict[str, Any]:
+        """Return the HostState that ``alignup observe`` publishes about this node."""
         state = HostStateDocument(
             generation=generation,
             machine=machine_document(self.host.machine),
             configuration=configuration.alignment_fields(self.configuration),
             ledger=ledger_document(self.host.ledger, self.host.machine),
         )
-        return to_object(state)
+        kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
+        return {**kind, "metadata": {"name": name}, **to_object(state)}
 
     def _with_claims(self, uid: str, listed: ListedPod) -> ListedPod:
         if uid not in self.claims:

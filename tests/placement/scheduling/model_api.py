@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count, cycle, product
 
+from alignup.align.bits import NodeSet
 from alignup.align.devices.demanded_locality import check_demand, locality_demands
 from alignup.align.fit import NodeAllocatable, UsedResources, insufficient_resources
 from alignup.align.host import Host
@@ -26,12 +27,11 @@ from alignup.align.workload.names import (
 from alignup.align.workload.pod import PodClaim
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
-from alignup.placement.steered import with_markers
+from alignup.placement.steered import ANYWHERE, with_markers
 from tests.align.hosts import GPU, NIC, make_host
 from tests.placement.model_api import ApiServer, PodObject, Watch, World
 from tests.placement.model_kubelet import ModelKubelet
 from tests.placement.scheduling.machine import SCHEDULER
-from tests.placement.withdrawn_markers import only_markers_on
 from tests.strategies_pods import container, guaranteed
 
 GATE, OTHER_GATE = "gate", "other"
@@ -87,14 +87,13 @@ class FrozenKubelet(ModelKubelet):
         self._api = api
         super().__init__(name, host, api, api.publish)
 
-    def admit_bound(self, pod_object: PodObject) -> None:
+    def admit_bound(self, pod_object: PodObject, markers: NodeSet = ANYWHERE) -> None:
         """Decide with the markers that are not withdrawn."""
         self.seen.add(pod_object.pod.uid)
         generation, uid, nodes = self.steered
-        with only_markers_on(nodes, self.host):
-            super().admit_bound(pod_object)
-            self.check_devices(pod_object.pod)
-            self.used_numa_nodes[pod_object.pod.uid] = self.numa_nodes(pod_object.pod.uid)
+        super().admit_bound(pod_object, markers or nodes)
+        self.check_devices(pod_object.pod)
+        self.used_numa_nodes[pod_object.pod.uid] = self.numa_nodes(pod_object.pod.uid)
         if uid == pod_object.pod.uid:
             self.steer(generation, "", 0, "Done")
 
