@@ -26,8 +26,8 @@ from alignup.machines.synthetic import parse
 from alignup.observe.marker_steering import make_markers
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from alignup.testing.simulated_kubelet import DEVICES, GPU
-from tests.align.hosts import pod
+from alignup.testing.simulated_kubelet import DEVICES
+from tests.align.hosts import GPU, pod
 from tests.effort import bounded, examples
 from tests.observe.api_objects import received, state_of
 from tests.observe.kubelets import ObservedKubelet

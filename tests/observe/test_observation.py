@@ -14,8 +14,7 @@ from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.kubernetes.plugins.pod_resources import ListedResources
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.host_report import PodStage
-from alignup.testing.simulated_kubelet import GPU
-from tests.align.hosts import pod
+from tests.align.hosts import GPU, pod
 from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import amounts, container, guaranteed
 

@@ -25,8 +25,8 @@ from alignup.observe.linux_calls import DirectoryWatch
 from alignup.observe.observation import ForeignFilesError, join, with_addresses
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
-from alignup.testing.simulated_kubelet import DEVICES, GPU
-from tests.align.hosts import pod
+from alignup.testing.simulated_kubelet import DEVICES
+from tests.align.hosts import GPU, pod
 from tests.observe.inotify_queue import fill_queue
 from tests.observe.kubelets import ObservedKubelet, SimulatedPodResources
 

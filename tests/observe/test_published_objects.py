@@ -12,8 +12,7 @@ from alignup.kubernetes.api.objects import NodeResourceTopology
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.observe.observation import join
 from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology
-from alignup.testing.simulated_kubelet import GPU
-from tests.align.hosts import GIB, pod
+from tests.align.hosts import GIB, GPU, pod
 from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import container, guaranteed
 

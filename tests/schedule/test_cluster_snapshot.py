@@ -13,8 +13,7 @@ from alignup.kubernetes.api import NODES, PODS
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, present_host, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
-from alignup.testing.simulated_kubelet import GPU
-from tests.align.hosts import GIB, pod
+from tests.align.hosts import GIB, GPU, pod
 from tests.observe.api_objects import api_pod, node, overflowing_pod, received, state_of
 from tests.observe.kubelets import ObservedKubelet
 

@@ -15,8 +15,7 @@ from alignup.kubernetes.api.client import _decode_page
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.picture.machine_text import draw_text
 from alignup.placement.cluster import Cluster
-from alignup.testing.simulated_kubelet import GPU
-from tests.align.hosts import pod
+from tests.align.hosts import GPU, pod
 from tests.effort import SEED, bounded, did, rounds
 from tests.observe.api_objects import received, state_of
 from tests.observe.kubelets import ObservedKubelet
