@@ -170,7 +170,7 @@ class SimulatedKubelet(PodAdmission):
 
     def end(self, uid: str) -> None:
         super().end(uid)
-        self.pods.pop(uid, None)
+        del self.pods[uid]
 
     # What it shows
 
