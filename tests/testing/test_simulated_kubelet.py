@@ -76,6 +76,6 @@ def test_the_files_have_what_the_kubelet_counts_with(kubelet, tmp_path):
 
 
 def test_the_host_state_is_the_one_that_an_observer_publishes(kubelet):
-    published = host_state(join(kubelet.sources(kubelet=""))).replace(generation=7)
+    published = host_state(join(kubelet.sources())).replace(generation=7)
 
     assert kubelet.host_state("a", 7) == kubelet.host_state("a") | to_object(published)

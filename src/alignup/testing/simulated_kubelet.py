@@ -206,6 +206,7 @@ class SimulatedKubelet(PodAdmission):
         """Return the HostState that ``alignup observe`` publishes about this node."""
         state = HostStateDocument(
             generation=generation,
+            kubelet="1",
             machine=machine_document(self.host.machine),
             configuration=configuration.alignment_fields(self.configuration),
             ledger=ledger_document(self.host.ledger, self.host.machine),
