@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +20,7 @@ from tests.cli.manifests import pod_manifest
 NODE = Path(__file__).parents[2] / "examples" / "node"
 ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml")
 MACHINE = "pack:1 numa:1(memory=8GiB) core:3 pu:2"
-WHOLE_CORES = {
+WHOLE_CORES: dict[str, Any] = {
     "topologyManagerPolicy": "none",
     "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
     "reservedSystemCPUs": "0-1",
