@@ -1,30 +1,24 @@
 """The state of a cluster from its objects, as ``alignup cluster why`` builds it: 1,000 nodes with 30 pods each."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from time import process_time
 from typing import Any
 
-from alignup.align.host import Host, Settings
-from alignup.align.machine import Device, Machine
+from alignup.align.machine import Device
 from alignup.documents.codec import convert, decode, encode
 from alignup.documents.host_state import HostStateObject
-from alignup.documents.host_state.writer import to_object
-from alignup.kubernetes import configuration
 from alignup.kubernetes.api import NODES, PODS
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.kubernetes.configuration import Configuration
-from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict, read_pod
 from alignup.machines.synthetic import parse
-from alignup.observe.observation import Observation
-from alignup.observe.published_objects import host_state
 from alignup.schedule.cluster_snapshot import build_view
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from bench.harness import Figure
-from tests.observe.kubelets import CONFIGURATION
 
 HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
+MACHINE = parse("pack:2 numa:1 core:64 pu:2", memory=1 << 40)
+DEVICES = tuple(Device("example.com/gpu", f"gpu-{number}", nodes=1 << number // 4) for number in range(8))
 
 
 def figures() -> Iterator[Figure]:
@@ -39,13 +33,7 @@ def figures() -> Iterator[Figure]:
 def objects(count: int) -> tuple[list[ApiNode], list[HostStateObject], list[ApiPod]]:
     """Return the objects of *count* nodes in a few hundred states."""
     random = Random(1)
-    machine = replace(
-        parse("pack:2 numa:1 core:64 pu:2", memory=1 << 40),
-        devices=tuple(Device("example.com/gpu", f"gpu-{number}", nodes=1 << number // 4) for number in range(8)),
-    )
-    read = configuration.read(to_json(CONFIGURATION).encode())
-    settings = configuration.host_settings(read, machine)
-    shapes = [_objects_of_one(_host(machine, settings, random, f"s{number}"), read) for number in range(STATES)]
+    shapes = [_objects_of_one(_kubelet(random, f"s{number}")) for number in range(STATES)]
     nodes, states, pods = [], [], []
     for number in range(count):
         name, (state, bound_pods) = f"host-{number}", shapes[number % STATES]
@@ -61,15 +49,15 @@ def objects(count: int) -> tuple[list[ApiNode], list[HostStateObject], list[ApiP
     return nodes, states, pods
 
 
-def _objects_of_one(host: Host, read: Configuration) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _objects_of_one(kubelet: SimulatedKubelet) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the HostState and the pods of a host."""
-    state = to_object(host_state(Observation(host=host, configuration=read)).replace(generation=1))
     running = {"status": {"phase": "Running"}}
-    return state, [{**pod_to_dict(admitted.pod), **running} for admitted in host.ledger.pods.values()]
+    pods = [{**pod_to_dict(admitted.pod), **running} for admitted in kubelet.host.ledger.pods.values()]
+    return kubelet.host_state(""), pods
 
 
-def _host(machine: Machine, settings: Settings, random: Random, name: str) -> Host:
-    host = Host(machine, settings)
+def _kubelet(random: Random, name: str) -> SimulatedKubelet:
+    kubelet = SimulatedKubelet(machine=MACHINE, devices=DEVICES)
     for number in range(PODS_PER_HOST):
         amounts = {"cpu": str(random.choice((1, 2, 4, 6))), "memory": f"{random.randrange(1, 17)}Gi"}
         if number < 4:
@@ -79,9 +67,8 @@ def _host(machine: Machine, settings: Settings, random: Random, name: str) -> Ho
         containers = [_container("app", amounts), _container("proxy", {"cpu": "100m", "memory": "64Mi"})]
         metadata = {"name": f"{name}-{number}", "namespace": "ml", "uid": f"{name}-{number}"}
         document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
-        decision = host.admit(read_pod(document))
-        assert decision.admitted
-    return host
+        kubelet.run(read_pod(document))
+    return kubelet
 
 
 def _container(name: str, amounts: dict[str, str]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.testing.api_server import ApiServer
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from bench.harness import Figure
 from tests.align.hosts import pod
-from tests.observe.api_objects import SERVED, api_pod, node, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.api_objects import SERVED, api_pod, node
 
 NODES = 100
 BLOCKED = 3000
@@ -39,9 +39,9 @@ async def _measure() -> tuple[float, float]:
     for number in range(NODES):
         kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:16 pu:2")
         for held in range(number % 7):
-            kubelet.admit(pod(f"held-{number}-{held}", cpu="2", memory="1Gi"))
+            kubelet.run(pod(f"held-{number}-{held}", cpu="2", memory="1Gi"))
         server.put({**node(f"host-{number:03}"), "status": {"allocatable": ALLOCATABLE}})
-        server.put(state_of(f"host-{number:03}", kubelet))
+        server.put(kubelet.host_state(f"host-{number:03}"))
     for number in range(BLOCKED):  # more than a NUMA node has, and less than a node
         _arrive(server, pod(f"blocked-{number}", cpu="40", memory=f"{1 + number}Mi"))
     async with server, ApiClient(Access(server=server.url)) as client:

@@ -13,11 +13,11 @@ from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 from alignup.machines.synthetic import parse
 from alignup.testing.api_server import ApiServer
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from bench.bench_admit import GIB, GPU, pod
 from bench.harness import Figure, peak_megabytes, user_environment
 from tests.discover import kernel
 from tests.observe import api_objects
-from tests.observe.kubelets import SimulatedKubelet
 
 HOST = "host-a"
 RUNNING = 40  #: pods
@@ -52,7 +52,7 @@ class Node:
         self.server.serve(api_objects.SLICES)
         self.server.put(api_objects.resource_slice(host=HOST, devices=8))
         for number in range(RUNNING):
-            self.kubelet.admit(self.show(new_pod(number, exclusive=number % 4 == 0), "Running"))
+            self.kubelet.run(self.show(new_pod(number, exclusive=number % 4 == 0), "Running"))
         self.kubelet.write(self.directory)
 
     def show(self, shown: Pod, phase: str) -> Pod:
@@ -88,7 +88,7 @@ class Node:
         for number in range(int(BUSY_SECONDS / POD_SECONDS)):
             arrived = new_pod(RUNNING + number, exclusive=True)
             self.show(arrived, "Pending")
-            self.kubelet.admit(arrived)
+            self.kubelet.run(arrived)
             self.kubelet.write(self.directory)
             await asyncio.sleep(POD_SECONDS / 4)
             self.show(arrived, "Pending")

@@ -31,11 +31,11 @@ from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from bench.harness import Figure
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import SERVED, api_pod, node, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.api_objects import SERVED, api_pod, node
 
 ASKED = pod("asked", cpu="2", memory="1Gi")
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
@@ -83,10 +83,10 @@ class Nodes:
         self.server = ApiServer()
         self.server.serve(SERVED)
         self.kubelets = {name: SimulatedKubelet() for name in "ab"}
-        self.kubelets["b"].admit(pod("resident", cpu="1", memory="1Gi"))
+        self.kubelets["b"].run(pod("resident", cpu="1", memory="1Gi"))
         for name in self.kubelets:
             self.server.put({**node(name), "status": {"allocatable": ALLOCATABLE}})
-            self.server.put(state_of(name, self.kubelets[name]))
+            self.server.put(self.kubelets[name].host_state(name))
         self._loop, self._done = asyncio.new_event_loop(), asyncio.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
@@ -116,8 +116,8 @@ class Nodes:
 
     def admit(self, name: str) -> None:
         """Let the kubelet of a node admit the pod, and its observer report it."""
-        self.kubelets[name].admit(ASKED)
-        self.put({**state_of(name, self.kubelets[name]), "generation": 2})
+        self.kubelets[name].run(ASKED)
+        self.put(self.kubelets[name].host_state(name, 2))
 
 
 def figures() -> Iterator[Figure]:

@@ -15,18 +15,15 @@ from alignup.align.workload import Pod
 from alignup.documents.codec import encode
 from alignup.documents.host_state import HostStateObject
 from alignup.documents.host_state.reader import HostStateReader
-from alignup.documents.host_state.writer import ledger_document, to_object
 from alignup.kubernetes.api.client import _decode_event
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling.events import HostReported
 from alignup.placement.scheduling.instructions import CountPrediction, PredictionOutcome
 from alignup.placement.scheduling.scheduling_state import SchedulingState
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from bench.harness import Figure
-from tests.observe.kubelets import SimulatedKubelet
 from tests.placement.scheduling.machine import PlainFacts
 from tests.strategies_pods import guaranteed
 
@@ -55,9 +52,8 @@ class ReportingNode:
 
     def __init__(self, residents: int) -> None:
         gpus = tuple(Device(GPU, f"GPU-{number:08x}-5d1f-11ee-8c99", 1 << number // 4) for number in range(8))
-        kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:64 pu:2", devices=gpus)
-        self.host = kubelet.host
-        self._state = host_state(join(kubelet.sources())).replace(machine_generation=1)
+        self.kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:64 pu:2", devices=gpus)
+        self.host = self.kubelet.host
         self._empty = self._line("other")
         for number in range(residents):
             self.host.admit(_pod(number))
@@ -78,9 +74,9 @@ class ReportingNode:
         self.line = self._line("node", generation=next(self._generations))
         return self.last
 
-    def _line(self, name: str, **changes: int) -> bytes:
-        state = self._state.replace(ledger=ledger_document(self.host.ledger), **changes)
-        document = {"metadata": {"name": name, "uid": "1"}, **to_object(state)}
+    def _line(self, name: str, generation: int = 0) -> bytes:
+        head = {"metadata": {"name": name, "uid": "1"}, "machineGeneration": 1}
+        document = {**self.kubelet.host_state(name, generation), **head}
         return b'{"type":"MODIFIED","object":%b}' % encode(document)
 
 

@@ -10,20 +10,17 @@ from typing import Any
 
 import structlog
 
-from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
 from alignup.placement.scheduling.options import ExtenderOptions
 from alignup.schedule.gate.admission import REVIEW_KIND, REVIEW_VERSION
 from alignup.schedule.gate.warning_admission import WarningReviews
 from alignup.schedule.service import ScheduleService
-from alignup.testing.api_server import ApiServer, ServedResource
+from alignup.testing.api_server import ApiServer
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from bench.harness import Figure, peak_megabytes, run_in_fresh_process
 from tests.align.hosts import pod
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.api_objects import SERVED
 
 NODES = 5000
 DEPLOYMENTS = {"group": "apps", "version": "v1", "resource": "deployments"}
@@ -125,16 +122,14 @@ async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> 
 
 def fill(server: ApiServer) -> None:
     """Add nodes in a few different states, with their HostStates and pods."""
-    kind, group, version = HOST_STATES.kind, HOST_STATES.group, HOST_STATES.version
-    server.serve(ServedResource(kind=kind, plural=HOST_STATES.plural, group=group, version=version, namespaced=False))
+    server.serve(SERVED)
     states: list[dict[str, Any]] = []
     for number in range(STATES):
         kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:16 pu:2")
         for other in range(number):
-            kubelet.admit(pod(f"held-{other}", cpu="2", memory="1Gi"))
-        states.append(to_object(host_state(join(kubelet.sources())).replace(generation=1)))
+            kubelet.run(pod(f"held-{other}", cpu="2", memory="1Gi"))
+        states.append(kubelet.host_state(""))
     for number in range(NODES):
         metadata = {"name": f"host-{number:04}"}
         server.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-        head = {"apiVersion": HOST_STATES.api_version, "kind": kind, "metadata": metadata}
-        server.put({**head, **states[number % STATES]})
+        server.put({**states[number % STATES], "metadata": metadata})

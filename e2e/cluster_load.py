@@ -21,12 +21,12 @@ from alignup.kubernetes.api.errors import (
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.cluster_facts import GATE, PLACEMENT_ANNOTATION
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from e2e.control_plane import ControlPlane
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
 from e2e.schedule_replicas import NAMESPACE
 from e2e.test_schedule import NAMESPACES, pod
-from tests.observe.kubelets import SimulatedKubelet
 
 LIFE = (1.0, 4.0)  #: seconds for which a pod runs
 STUCK_SECONDS = 15.0  #: after which a pod that was released to a node that is being removed will not be bound
@@ -159,9 +159,8 @@ class LoadedNodes(FakeNodes):
     async def _end(self, pod: ApiPod) -> None:
         host, uid = pod.spec.node_name, pod.metadata.uid
         if self.running.pop(pod.metadata.name, None):
-            kubelet = self.kubelets[host]
-            kubelet.end(uid)
-            kubelet.host.release(uid)
+            self.kubelets[host].end(uid)
+            self.kubelets[host].remove_ended()
             await self.report(host)
         await self._client.delete(PODS.of(pod), grace_period=0)
         self.ended += 1

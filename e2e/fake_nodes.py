@@ -5,14 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
-from tests.observe.kubelets import SimulatedKubelet
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2", "nvidia.com/gpu": "8"}
 REJECTED = "Pod was rejected: Resources cannot be allocated with Topology locality"
@@ -46,8 +43,7 @@ class FakeNodes:
     async def report(self, name: str) -> None:
         """Publish what a kubelet holds."""
         generation = self._generations[name] = self._generations.get(name, 0) + 1
-        state = host_state(join(self.kubelets[name].sources())).replace(generation=generation)
-        await self._client.apply(HOST_STATES.at(name), to_object(state))
+        await self._client.apply(HOST_STATES.at(name), self.kubelets[name].host_state(name, generation))
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -72,7 +68,7 @@ class FakeNodes:
         if pod.metadata.deletion_timestamp is not None:
             if self.running.pop(name, None):
                 kubelet.end(pod.metadata.uid)
-                kubelet.host.release(pod.metadata.uid)
+                kubelet.remove_ended()
                 await self._client.delete(PODS.of(pod), grace_period=0)
                 await self.report(host)
         elif name not in self.running and name not in self.rejected:
@@ -81,8 +77,7 @@ class FakeNodes:
     async def _admit(self, kubelet: SimulatedKubelet, pod: ApiPod) -> None:
         conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]  # counted by budgets
         read, status = known_pod(pod).pod, dict[str, Any](phase="Running", conditions=conditions)
-        if kubelet.host.decide(read).admitted:
-            kubelet.admit(read)
+        if kubelet.admit(read).admitted:
             await self.report(pod.spec.node_name)
             self.running[pod.metadata.name] = pod.spec.node_name
         else:

@@ -22,12 +22,12 @@ from alignup.schedule import trends
 from alignup.schedule.extender.messages import ExtenderArgs
 from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiServer
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from alignup.web.asgi_server import serve_app
 from alignup.web.log import log_to_stderr
 from alignup.web.sockets import tcp_socket
 from tests.align.hosts import GPU, pod
-from tests.observe.api_objects import SERVED, api_pod, node, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.api_objects import SERVED, api_pod, node
 
 STATES = 7  #: that the nodes are in
 STRANDING = 3  #: the state with all CPUs of a NUMA node held, and none of its GPUs
@@ -49,8 +49,8 @@ def make_states() -> list[State]:
         if number == STRANDING:
             pods = [pod(f"held-{other}", cpu="8" if other else "15", memory="4Gi") for other in range(2)]
         for held in pods:
-            kubelet.admit(held)
-        states.append((json.dumps(state_of("NODE", kubelet)), pods))
+            kubelet.run(held)
+        states.append((json.dumps(kubelet.host_state("NODE")), pods))
     return states
 
 

@@ -24,14 +24,11 @@ from starlette.types import Receive, Scope, Send
 
 from alignup.align.reason_codes import GATE_MISSED as MISSED
 from alignup.align.workload.names import DEVICES_ANNOTATION
-from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
 from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
@@ -45,6 +42,7 @@ from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.release_patch import pinned_nodes
 from alignup.schedule.gate.service import WARN_PATH
 from alignup.schedule.live_cluster import LiveCluster
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from alignup.web.asgi_server import kubernetes_limits, serve_app
 from alignup.web.log import queued_stderr
 from alignup.web.sockets import tcp_socket
@@ -55,7 +53,6 @@ from e2e.fake_nodes import ALLOCATABLE, FakeNodes
 from e2e.measure_schedule import cpu_milliseconds
 from e2e.test_schedule import get, is_ready, service
 from tests.deploy.manifests import find_program
-from tests.observe.kubelets import SimulatedKubelet
 from tests.placement.located_hosts import GPU
 from tests.schedule.located_kubelets import located_kubelet
 
@@ -430,9 +427,8 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
                 containers = [{"name": "app", "image": "app:1", "resources": {"requests": {"cpu": "10m"}}}]
                 spec = {"containers": containers, "nodeName": name}
                 resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
-                kubelet.admit(known_pod(await client.create(PODS, resident, namespace="default")).pod)
-            state = to_object(host_state(join(kubelet.sources())).replace(generation=1))
-            await client.apply(HOST_STATES.at(name), state)
+                kubelet.run(known_pod(await client.create(PODS, resident, namespace="default")).pod)
+            await client.apply(HOST_STATES.at(name), kubelet.host_state(name))
 
     await asyncio.gather(*(add(f"n{number:04}") for number in range(NODE_COUNT)))
     count = min(NODE_COUNT, 1500)

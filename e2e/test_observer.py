@@ -21,7 +21,7 @@ from e2e.control_plane import STRANGER, ControlPlane
 from e2e.definitions import define_host_states
 from tests.align.hosts import pod
 from tests.observe.api_objects import resource_slice
-from tests.observe.kubelets import SimulatedKubelet, SimulatedPodResources
+from tests.observe.kubelets import ObservedKubelet, SimulatedPodResources
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
@@ -37,7 +37,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane, tmp_path: Path) -> None:
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "config.yaml").write_bytes(kubelet.text)
     kubelet.write(tmp_path)
@@ -63,9 +63,9 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
 
 
 async def test_slices_of_the_node_and_their_holders_are_published(plane: ControlPlane, tmp_path: Path) -> None:
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     (tmp_path / "config.yaml").write_bytes(kubelet.text)
-    kubelet.admit(pod("a", cpu="1"))
+    kubelet.run(pod("a", cpu="1"))
     kubelet.claims["a"] = {"default/gpu": (DeviceId("gpu.example.com", "host-b", "gpu-1"),)}
     kubelet.write(tmp_path)
     async with ApiClient(find_access(plane.kubeconfig(tmp_path / "kubeconfig"))) as client:
@@ -107,11 +107,11 @@ async def test_an_observer_without_the_right_to_read_slices_says_so(plane: Contr
     assert "forbidden" in gap
 
 
-async def _step(client: ApiClient, kubelet: SimulatedKubelet, directory: Path, number: int) -> float:
+async def _step(client: ApiClient, kubelet: ObservedKubelet, directory: Path, number: int) -> float:
     """Admit a pod, and wait for the object that has it; return how long that took."""
     listed = await client.list(HOST_STATES)
     async with asyncio.timeout(SECONDS), client.watch(HOST_STATES, resource_version=listed.resource_version) as events:
-        kubelet.admit(pod(f"pod-{number}", cpu="1"))
+        kubelet.run(pod(f"pod-{number}", cpu="1"))
         kubelet.write(directory)
         started = time.monotonic()
         async for event in events:

@@ -9,42 +9,27 @@ import argparse
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from alignup.align.host import Host
-from alignup.align.machine import Device
-from alignup.documents.host_state.writer import to_object
-from alignup.kubernetes import configuration
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
-from alignup.observe.observation import Observation
-from alignup.observe.published_objects import host_state
+from alignup.testing import parse_device_list
 from alignup.testing.api_server import ApiServer, ServedResource
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
-CONFIGURATION = b"""
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-topologyManagerPolicy: single-numa-node
-cpuManagerPolicy: static
-reservedSystemCPUs: "0"
-memoryManagerPolicy: Static
-systemReserved: {memory: 924Mi}
-evictionHard: {memory.available: 100Mi}
-reservedMemory:
-- {numaNode: 0, limits: {memory: 1Gi}}
-"""
 #: Two NUMA nodes with 16 CPUs, 64 GiB, two GPUs and a network card each.
-MACHINE = replace(
-    parse("pack:2 numa:1 core:16 pu:1", memory=64 << 30),
-    devices=(
-        *(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4)),
-        *(Device(NIC, f"nic-{number}", nodes=1 << number) for number in range(2)),
-    ),
-)
+MACHINE = parse("pack:2 numa:1 core:16 pu:1", memory=64 << 30)
+DEVICES = (*parse_device_list(GPU, "2@0,2@1"), *parse_device_list(NIC, "1@0,1@1"))
+#: The fields of KubeletConfiguration that are not those of a simulated kubelet.
+RESERVED: Mapping[str, Any] = {
+    "reservedSystemCPUs": "0",
+    "systemReserved": {"memory": "924Mi"},
+    "evictionHard": {"memory.available": "100Mi"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
+}
 #: Host → pod → what it requests. There is no observer on host-d.
 PODS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "host-a": {"inference-a": {"cpu": "4", "memory": "12Gi", GPU: "1"}},
@@ -88,18 +73,14 @@ def fill(server: ApiServer) -> None:
             namespaced=False,
         )
     )
-    settings = configuration.read(CONFIGURATION)
     for name, pods in PODS.items():
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
         server.put({**node, "spec": {"taints": TAINTS.get(name, [])}, "status": {}})
-        host = Host(MACHINE, configuration.host_settings(settings, MACHINE))
+        kubelet = SimulatedKubelet(machine=MACHINE, devices=DEVICES, **RESERVED)
         for pod_name, limits in pods.items():
-            document = server.put(pod(pod_name, name, limits))
-            host.admit(read_pod(document))
+            kubelet.run(read_pod(server.put(pod(pod_name, name, limits))))
         if name != "host-d":
-            state = host_state(Observation(host=host, configuration=settings)).replace(generation=1)
-            kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
-            server.put({**kind, "metadata": {"name": name}, **to_object(state)})
+            server.put(kubelet.host_state(name))
     server.put(pod("trainer-0", "host-c", TRAINER, **REJECTED))
 
 

@@ -22,7 +22,7 @@ from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.cli.commands import in_process, python
 from tests.observe.api_objects import SERVED, api_pod, node, running_server, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
 FORBIDDEN = 'nodes is forbidden: User "eve" cannot list resource "nodes" in API group "" at the cluster scope'
@@ -51,18 +51,18 @@ def cluster():
     server = ApiServer()
     server.serve(SERVED)
     server.serve(ServedResource(kind="Deployment", plural="deployments", group="apps", version="v1", namespaced=True))
-    busy = SimulatedKubelet()
+    busy = ObservedKubelet()
     busy.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=NICS),)
     held = [pod("x", cpu="2", memory="1Gi"), pod("y", cpu="2", memory="1Gi")]
     for held_pod in held:
-        busy.admit(held_pod)
+        busy.run(held_pod)
         busy.claims[held_pod.uid] = {"default/nic": (NICS[0].id,)}
         server.put(api_pod(held_pod, "b"))
     server.put(node("a", labels={"zone": "1"}))
     server.put(node("b"))
     server.put(node("c"))
     server.put(node("d", unschedulable=True))
-    for name, kubelet in (("a", SimulatedKubelet()), ("b", busy), ("d", SimulatedKubelet())):
+    for name, kubelet in (("a", ObservedKubelet()), ("b", busy), ("d", ObservedKubelet())):
         problems, observed = (["a gap"], "2026-01-01T00:00:00Z") if name == "b" else ([], "")
         server.put(state_of(name, kubelet, problems=problems, observed_at=observed))
     wide = replace(pod("wide", cpu="4", memory="1Gi"), labels={"size": "wide"})
@@ -272,7 +272,7 @@ def ask_one_node(tmp_path):
         with running_server(ApiServer()) as server:
             server.serve(SERVED)
             server.put({**node("a"), "status": status or {}})
-            server.put(state_of("a", kubelet or SimulatedKubelet()))
+            server.put(state_of("a", kubelet or ObservedKubelet()))
             server.write_kubeconfig(tmp_path / "config")
             return in_process("cluster", *words, "--kubeconfig", tmp_path / "config", **options)
 
@@ -283,7 +283,7 @@ def ask_one_node(tmp_path):
 def test_pod_level_resources_have_the_defaults_of_the_release(ask_one_node, version, place):
     manifest = yaml.safe_load(MANIFEST.format(api="apps/v1", kind="Deployment", more=""))
     manifest["spec"]["template"]["spec"]["resources"] = {"requests": {"cpu": "4", "memory": "1Gi"}}
-    kubelet = SimulatedKubelet(featureGates={"PodLevelResourceManagers": True})
+    kubelet = ObservedKubelet(featureGates={"PodLevelResourceManagers": True})
 
     words = ("why", "-f", "-", "--kubernetes-version", version)
     run = ask_one_node(*words, kubelet=kubelet, stdin=json.dumps(manifest))

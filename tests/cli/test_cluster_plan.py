@@ -14,7 +14,7 @@ from tests.align.hosts import make_pod
 from tests.cli.commands import in_process
 from tests.cli.manifests import pod_manifest
 from tests.observe.api_objects import SERVED, api_pod, node, running_server, served, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -31,14 +31,14 @@ class PlannedCluster:
             self.server.serve(served(resource))
         self.server.serve(SERVED)
         self.pods: dict[str, dict[str, Any]] = {}
-        self.kubelets = {name: SimulatedKubelet() for name in "ab"}
+        self.kubelets = {name: ObservedKubelet() for name in "ab"}
         for uid, host, cpu in (("x", "a", "3"), ("y", "a", "2"), ("z", "b", "4")):
             self.run(uid, host, cpu)
         self.wait("new", "4", nodeSelector={"kubernetes.io/hostname": "a"})
 
     def run(self, uid: str, host: str, cpu: str) -> None:
         pod = make_pod(uid, cpu=cpu, memory="1Gi")
-        self.kubelets[host].admit(pod)
+        self.kubelets[host].run(pod)
         self.pods[uid] = api_pod(pod, host)
         self.pods[uid]["metadata"]["ownerReferences"] = [REPLICA_SET]
         self.pods[uid]["metadata"]["labels"] = {"app": uid}

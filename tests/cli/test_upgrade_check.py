@@ -2,34 +2,31 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from alignup.align.host import Host
+from alignup.align.settings import FeatureGates
 from alignup.align.workload.validation import accept
-from alignup.kubernetes import configuration
-from alignup.kubernetes.kubelet_files.ledger import export_ledger
-from alignup.kubernetes.kubelet_files.state_files import write_state_files
+from alignup.kubernetes.kubelet_files.state_files import CpuState, KubeletFiles, write_state_files
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from tests.cli.commands import in_process
 from tests.cli.manifests import pod_manifest
 
 NODE = Path(__file__).parents[2] / "examples" / "node"
 ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml")
 MACHINE = "pack:1 numa:1(memory=8GiB) core:3 pu:2"
-CONFIGURATION = {
-    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    "kind": "KubeletConfiguration",
-    "cpuManagerPolicy": "static",
+WHOLE_CORES: dict[str, Any] = {
+    "topologyManagerPolicy": "none",
     "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
     "reservedSystemCPUs": "0-1",
+    "memoryManagerPolicy": "None",
+    "reservedMemory": None,
 }
-
-
 NOT_RELEASED = "1.38 is not released; known up to alpha.2, 2026-10-07"
 
 
@@ -89,16 +86,15 @@ def test_pods_of_the_state_files_that_are_not_listed_are_not_checked(tmp_path):
 @pytest.fixture
 def full_node(tmp_path):
     """A node whose cores are all taken, with its state files: the options that name it."""
-    machine = parse(MACHINE)
-    host = Host(machine, configuration.host_settings(configuration.read(json.dumps(CONFIGURATION)), machine))
+    kubelet = SimulatedKubelet(machine=parse(MACHINE), devices=(), **WHOLE_CORES)
     manifests = []
     for day, name in ((2, "young"), (1, "old")):
         manifests.append(json.loads(pod_manifest(name, cpu="2", memory="1Gi")))
         manifests[-1]["metadata"] |= {"uid": name, "creationTimestamp": f"2026-01-0{day}T00:00:00Z"}
-        assert host.admit(accept(read_pod(manifests[-1]))).admitted
+        kubelet.run(accept(read_pod(manifests[-1])))
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(manifests))
-    (tmp_path / "kubelet.yaml").write_text(yaml.safe_dump(CONFIGURATION))
-    write_state_files(tmp_path / "state", export_ledger(host), gates=host.settings.gates)
+    (tmp_path / "kubelet.yaml").write_bytes(kubelet.text)
+    kubelet.write(tmp_path / "state")
     words = (
         "--config",
         tmp_path / "kubelet.yaml",
@@ -248,14 +244,8 @@ def test_the_worst_comes_first(full_node, tmp_path):
 
 def test_state_files_in_which_cpus_were_lost_stop_both_kubelets(full_node, tmp_path):
     """As a kubelet up to 1.37 leaves them behind when a pod with pod-level resources is admitted twice."""
-    state = tmp_path / "state" / "cpu_manager_state"
-    machine = parse(MACHINE)
-    host = Host(machine, configuration.host_settings(configuration.read(json.dumps(CONFIGURATION)), machine))
-    files = export_ledger(host)
-    assert files.cpu is not None
-    lost = replace(files, cpu=replace(files.cpu, default=0b11, entries={"old": {"app": 0b1100}}))
-    write_state_files(tmp_path / "state", lost, gates=host.settings.gates)
-    assert state.exists()
+    lost = CpuState(policy="static", default=0b11, entries={"old": {"app": 0b1100}})
+    write_state_files(tmp_path / "state", KubeletFiles(cpu=lost), gates=FeatureGates())
 
     run = upgrade_check("1.37", "1.38", *full_node)
 

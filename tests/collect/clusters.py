@@ -10,7 +10,7 @@ from alignup.collect.reader_pod import ETC_MOUNT, MOUNT, PREFIX
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 NODE = "host-a"
 SECRET = "hunter2"  # noqa: S105 - which must not be in an archive
@@ -19,7 +19,7 @@ SECRET = "hunter2"  # noqa: S105 - which must not be in an archive
 class NodeServer(ApiServer):
     """Runs readers on its node, with *state* as the kubelet's directory; ``None``: they never start."""
 
-    def __init__(self, state: Path | None, kubelet: SimulatedKubelet) -> None:
+    def __init__(self, state: Path | None, kubelet: ObservedKubelet) -> None:
         super().__init__()
         self.state, self.kubelet = state, kubelet
         self.waiting: dict[str, str] | None = None  #: why readers do not start
@@ -72,7 +72,7 @@ def rejected_pod(name: str = "web", **spec: Any) -> dict[str, Any]:
     return document
 
 
-def put_node(server: ApiServer, kubelet: SimulatedKubelet, *, version: str = "v1.36.4") -> None:
+def put_node(server: ApiServer, kubelet: ObservedKubelet, *, version: str = "v1.36.4") -> None:
     """Put the node of *kubelet*, its pods and its configuration."""
     server.put({**node(NODE), "status": {"nodeInfo": {"kubeletVersion": version}}})
     for known in kubelet.pods.values():
@@ -82,9 +82,9 @@ def put_node(server: ApiServer, kubelet: SimulatedKubelet, *, version: str = "v1
     server.respond(f"/api/v1/nodes/{NODE}/proxy/configz", body)
 
 
-def busy_kubelet() -> SimulatedKubelet:
+def busy_kubelet() -> ObservedKubelet:
     """A kubelet whose NUMA nodes have two CPUs left each at most."""
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     for name in ("x", "y"):
-        kubelet.admit(pod(name, cpu="2", memory="1Gi"))
+        kubelet.run(pod(name, cpu="2", memory="1Gi"))
     return kubelet

@@ -22,7 +22,7 @@ from tests.align.hosts import pod
 from tests.cli.commands import in_process, measured, start
 from tests.collect.clusters import NODE, SECRET, NodeServer, busy_kubelet, put_node, rejected_pod
 from tests.observe.api_objects import api_pod, running_server, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
 FORBIDDEN = ApiFault(status=403, message="events is forbidden: User cannot")
@@ -102,7 +102,7 @@ def test_an_observed_node_needs_no_reader_and_gives_the_answer_of_the_node(clust
     ids=str,
 )
 def test_devices_and_memory_of_an_observed_node_count_as_on_the_node(cluster, collect, tmp_path, amounts):
-    cluster.kubelet.admit(pod("z", cpu="1", memory="2Gi", gpu="1"))
+    cluster.kubelet.run(pod("z", cpu="1", memory="2Gi", gpu="1"))
     observed(cluster)
     put_node(cluster, cluster.kubelet, version="v1.37.0")
     asked = pod("asked", **amounts)
@@ -153,7 +153,7 @@ def test_without_an_observer_a_reader_prints_the_machine_and_the_state_files(clu
     machine = replace(load_machine(recording), gaps=())
     assert machine.cpus
     # The memory of a virtual machine can change between two recordings, so this kubelet does not manage it.
-    kubelet = SimulatedKubelet(machine=machine, devices=(), memoryManagerPolicy="None", reservedMemory=[])
+    kubelet = ObservedKubelet(machine=machine, devices=(), memoryManagerPolicy="None", reservedMemory=[])
     kubelet.write(cluster.state)
     put_node(cluster, kubelet)
 

@@ -26,7 +26,7 @@ from tests.deploy.manifests import (
     read_documents,
     read_kustomization,
 )
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 KUBECTL = find_program("kubectl")
 DIRECTORIES = (BASE, SCHEDULE, SCHEDULER, NRI_DECIDE)
@@ -246,4 +246,4 @@ def test_the_definition_of_node_resource_topology_has_every_field_that_is_publis
                 check(inner, schema["items"])
 
     assert version["name"] == "v1alpha2"
-    check(node_topology(join(SimulatedKubelet().sources())), schema)
+    check(node_topology(join(ObservedKubelet().sources())), schema)

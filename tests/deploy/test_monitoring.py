@@ -37,7 +37,7 @@ from tests.deploy.manifests import (
     read_kustomization,
 )
 from tests.deploy.promql import RATES, Query, parse
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tools.reference import schedule_service
 
 DASHBOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "deploy" / "grafana").glob("*.json")}
@@ -99,7 +99,7 @@ def registries() -> Iterator[CollectorRegistry]:
     agent.show_dropped_log_lines(lambda: 0)
     yield agent.registry
     observer = ObserverMetrics("host-a")
-    observation = join(SimulatedKubelet().sources())
+    observation = join(ObservedKubelet().sources())
     observer.state(gaps=0, contradictions=0, amounts=numa_amounts(observation.host))
     observer.published(seconds=0.1, sizes={"hoststates": 1})
     yield observer.registry

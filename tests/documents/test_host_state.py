@@ -26,10 +26,11 @@ from alignup.machines.synthetic import parse
 from alignup.observe.marker_steering import make_markers
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from tests.align.hosts import pod
+from alignup.testing.simulated_kubelet import DEVICES
+from tests.align.hosts import GPU, pod
 from tests.effort import bounded, examples
 from tests.observe.api_objects import received, state_of
-from tests.observe.kubelets import DEVICES, GPU, SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import aligned, container, guaranteed, pods
 
 
@@ -40,7 +41,7 @@ def through_json(kubelet, **sources):
 
 
 def read_ledger(ledger):
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     state = HostStateDocument(
         machine=machine_document(kubelet.machine),
         configuration=configuration.alignment_fields(kubelet.configuration),
@@ -50,10 +51,10 @@ def read_ledger(ledger):
 
 
 def busy_kubelet(**changes):
-    kubelet = SimulatedKubelet(**changes)
-    kubelet.admit(pod("a", gpu="1"))
-    kubelet.admit(replace(pod("b", cpu="3", memory="2Gi"), priority=7))
-    kubelet.admit(Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),)))
+    kubelet = ObservedKubelet(**changes)
+    kubelet.run(pod("a", gpu="1"))
+    kubelet.run(replace(pod("b", cpu="3", memory="2Gi"), priority=7))
+    kubelet.run(Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),)))
     return kubelet
 
 
@@ -91,12 +92,11 @@ def test_released_pods_leave_the_same_host():
 
 
 def test_groups_of_numa_nodes_keep_where_memory_is_reserved():
-    kubelet = SimulatedKubelet(topologyManagerPolicy="best-effort")
-    kubelet.admit(pod("a", memory="20Gi", cpu="5"))
-    kubelet.admit(pod("b", memory="10Gi", cpu="1"))
-    kubelet.host.release("a")  # which leaves the memory of b elsewhere than it would be now
-    kubelet.allocated.pop("a")
-    kubelet.pods.pop("a")
+    kubelet = ObservedKubelet(topologyManagerPolicy="best-effort")
+    kubelet.run(pod("a", memory="20Gi", cpu="5"))
+    kubelet.run(pod("b", memory="10Gi", cpu="1"))
+    kubelet.end("a")
+    kubelet.remove_ended()  # which leaves the memory of b elsewhere than it would be now
 
     report = through_json(kubelet)
 
@@ -185,7 +185,7 @@ def tied_kubelet(functions, links=()):
     ids = [device.address if number % 2 else f"GPU-{number}" for number, device in enumerate(pci)]
     machine = replace(parse("pack:2 numa:1 core:4 pu:1", memory=1 << 34), pci=pci, links=links)
     devices = tuple(Device(GPU, id_, nodes=1) for id_ in (*ids[1:], "unknown"))
-    sources = SimulatedKubelet(machine=machine, devices=devices).sources(
+    sources = ObservedKubelet(machine=machine, devices=devices).sources(
         addresses={id_: device.address for id_, device in zip(ids, pci, strict=True)}
     )
     return machine, ids, sources
@@ -210,7 +210,7 @@ def test_an_id_of_two_resources_is_no_address():
     pci = (PciDevice("0000:40:00.0"), PciDevice("0000:41:00.0"))
     machine = replace(parse("pack:2 numa:1 core:4 pu:1", memory=1 << 34), pci=pci)
     devices = tuple(Device(resource, id_, 1) for resource in ("a.com/x", "b.com/y") for id_ in "07")
-    kubelet = SimulatedKubelet(machine=machine, devices=devices)
+    kubelet = ObservedKubelet(machine=machine, devices=devices)
     addresses = {"a.com/x=0": pci[0].address, "b.com/y=0": pci[0].address, "a.com/x=7": pci[1].address}
 
     locality = (
@@ -240,7 +240,7 @@ def test_links_between_devices_that_plugins_offer_read_back():
 
 
 def test_a_machine_whose_devices_have_no_address_publishes_what_it_did():
-    kubelet = busy_kubelet(machine=replace(SimulatedKubelet().machine, pci=(PciDevice("0000:3b:00.0"),)))
+    kubelet = busy_kubelet(machine=replace(ObservedKubelet().machine, pci=(PciDevice("0000:3b:00.0"),)))
 
     assert to_object(host_state(join(kubelet.sources()))) == to_object(host_state(join(busy_kubelet().sources())))
 
@@ -311,7 +311,7 @@ def test_the_machine_has_only_what_decisions_depend_on():
     ids=["defaults", "cpus", "gates", "eviction", "options"],
 )
 def test_the_published_configuration_means_the_same(changes):
-    kubelet = SimulatedKubelet(**changes)
+    kubelet = ObservedKubelet(**changes)
 
     again = configuration.read(to_json(configuration.alignment_fields(kubelet.configuration)))
 
@@ -324,16 +324,14 @@ def test_a_host_state_is_small():
     gpus = tuple(
         Device("nvidia.com/gpu", f"GPU-{index:08x}-5d1f-11ee-8c99-0242ac120002", 1 << index // 4) for index in range(8)
     )
-    kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:64 pu:2", devices=gpus)
+    kubelet = ObservedKubelet(shape="pack:2 numa:1 core:64 pu:2", devices=gpus)
     for index in range(60):
         uid = f"{index:08d}-5d1f-11ee-8c99-0242ac120002"
         exclusive = {"cpu": "8", "memory": "1Gi", **({"nvidia.com/gpu": "1"} if index < 8 else {})}
         container_ = (
             guaranteed("trainer", exclusive) if index < 20 else container("app", {"cpu": "250m", "memory": "128Mi"})
         )
-        kubelet.admit(
-            Pod(name=f"workload-7c9f8d6b5-{index:05d}", namespace="team-a", uid=uid, containers=(container_,))
-        )
+        kubelet.run(Pod(name=f"workload-7c9f8d6b5-{index:05d}", namespace="team-a", uid=uid, containers=(container_,)))
 
     state = host_state(join(kubelet.sources(), settled=False))
 
@@ -344,9 +342,9 @@ def test_a_host_state_is_small():
 
 def test_markers_take_little_room_and_read_back():
     machine = parse("pack:8 numa:1 core:8 pu:2", memory=1 << 34)
-    kubelet = SimulatedKubelet(machine=machine, devices=make_markers(machine, None))
+    kubelet = ObservedKubelet(machine=machine, devices=make_markers(machine, None))
     requests = {"cpu": "2", "memory": "1Gi", MARKER_RESOURCE: "1"}
-    kubelet.admit(Pod(name="a", uid="a", containers=(guaranteed("app", requests),)))
+    kubelet.run(Pod(name="a", uid="a", containers=(guaranteed("app", requests),)))
 
     state = host_state(join(kubelet.sources()))
 
@@ -366,7 +364,7 @@ def test_markers_take_little_room_and_read_back():
     ],
 )
 def test_markers_of_another_plugin_are_listed(devices):
-    kubelet = SimulatedKubelet(devices=devices)
+    kubelet = ObservedKubelet(devices=devices)
 
     assert through_json(kubelet).machine.devices == devices
 
@@ -433,7 +431,7 @@ def reported_after(kubelet, steps):
 @given(STEPS, st.sampled_from(["single-numa-node", "best-effort"]), st.booleans())
 @settings(max_examples=examples(100))
 def test_a_node_reads_the_same_whatever_was_read_of_it_before(steps, policy, numbered):
-    kubelet = SimulatedKubelet(topologyManagerPolicy=policy)
+    kubelet = ObservedKubelet(topologyManagerPolicy=policy)
     reader, documents, before = host_state_reader(), {}, None
     for state in reported_after(kubelet, steps):
         received_state = received(to_object(state if numbered else state.replace(machine_generation=0)))
@@ -453,9 +451,9 @@ def test_a_node_reads_the_same_whatever_was_read_of_it_before(steps, policy, num
 
 
 def full_kubelet(*uids):
-    kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:64 pu:2")
+    kubelet = ObservedKubelet(shape="pack:2 numa:1 core:64 pu:2")
     for uid in uids:
-        kubelet.admit(pod(uid, cpu="1", memory="16Mi"))
+        kubelet.run(pod(uid, cpu="1", memory="16Mi"))
     return kubelet
 
 
@@ -477,7 +475,7 @@ def test_a_report_costs_what_changed():
 
 def test_a_machine_with_the_same_generation_is_not_read_again():
     """The generation is that of one object; a new one begins again."""
-    state = received(state_of("n", SimulatedKubelet(), machine_generation=3))
+    state = received(state_of("n", ObservedKubelet(), machine_generation=3))
     reader = host_state_reader()
     first = reader.read(state)
     unread = state.replace(machine=Raw(b'"not read"'), configuration=Raw(b'"not read"'))

@@ -1,30 +1,26 @@
-"""A kubelet with a static CPU manager and a runtime that applies what plugins say, for tests of assist mode."""
+"""A simulated kubelet beside a runtime that applies what plugins say, for tests of assist mode."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from alignup import atomic_files
 from alignup.align import bits
+from alignup.align.bits import CpuSet
 from alignup.align.machine import Machine
-from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
-from alignup.align.settings import FeatureGates
-from alignup.kubernetes.kubelet_files.state_files import (
-    CPU_FILE,
-    MEMORY_FILE,
-    CpuState,
-    MemoryState,
-    dump_cpu_state,
-    dump_memory_state,
-)
+from alignup.align.workload import Pod
 from alignup.nri.assist import AssistPlugin
 from alignup.nri.kubelet_pool import KubeletPoolReader
 from alignup.nri.metrics import NriMetrics
 from alignup.nri.ttrpc import Code, ConnectionClosedError, RpcError
+from alignup.testing.simulated_kubelet import CONFIGURATION, SimulatedKubelet
 from alignup.wire import nri_pb2 as wire
+from tests.strategies_pods import guaranteed
 
 GIB = 1 << 30
+#: Fields of a KubeletConfiguration.
+STATIC_MEMORY = {"memoryManagerPolicy": "Static", "reservedMemory": CONFIGURATION["reservedMemory"]}
 
 
 def resources(*, cpus: str = "", milli: int = 0, memory: int = 0) -> wire.LinuxResources:
@@ -48,9 +44,7 @@ class KubeletNode:
     """A node; ``failing`` are containers that the runtime fails to update, ``synchronized`` whether it is connected."""
 
     directory: Path
-    machine: Machine
-    state: CpuState
-    memory: MemoryState | None = None
+    kubelet: SimulatedKubelet
     containers: dict[str, RunningContainer] = field(default_factory=dict)
     creating: set[str] = field(default_factory=set)  #: containers that the runtime does not update yet
     failing: set[str] = field(default_factory=set)
@@ -60,34 +54,26 @@ class KubeletNode:
     nri: str = "v0.12.1"
 
     @classmethod
-    def started(cls, directory: Path, machine: Machine, *, policy: str = "static") -> "KubeletNode":
-        default = bits.of(cpu.id for cpu in machine.cpus) if policy == "static" else 0
-        node = cls(directory, machine, CpuState(policy=policy, default=default))
+    def started(cls, directory: Path, machine: Machine, **fields: Any) -> "KubeletNode":
+        """Start a kubelet with a static CPU manager only, unless *fields* say otherwise; it keeps CPU 0 shared."""
+        fields = {"topologyManagerPolicy": "none", "memoryManagerPolicy": "None", "reservedMemory": None} | fields
+        node = cls(directory, SimulatedKubelet(machine=machine, devices=(), **fields))
+        node.kubelet.write(directory)
         node.restart_plugin()
         return node
 
-    def write(self) -> None:
-        atomic_files.write(self.directory / CPU_FILE, dump_cpu_state(self.state, gates=FeatureGates()))
-        if self.memory is not None:
-            atomic_files.write(self.directory / MEMORY_FILE, dump_memory_state(self.memory, gates=FeatureGates()))
+    @property
+    def exclusive(self) -> Mapping[str, Mapping[str, CpuSet]]:
+        """Pod uid → container → its exclusive CPUs."""
+        return self.kubelet.host.ledger.cpus.held
 
-    def reserve_memory(self, uid: str, name: str, node: int, size: int) -> None:
-        """Reserve memory as the static memory manager does."""
-        tables = {
-            numa.id: NodeMemory(
-                1 << numa.id, 0, {"memory": MemoryTable(numa.memory or 0, 0, numa.memory or 0, 0, numa.memory or 0)}
-            )
-            for numa in self.machine.nodes
-        }
-        tables[node] = NodeMemory(1 << node, 1, {"memory": tables[node].tables["memory"].take(size)})
-        block = Block(1 << node, "memory", size)
-        self.memory = MemoryState(policy="Static", machine_state=tables, entries={uid: {name: (block,)}})
-        self.write()
+    def cpus_of(self, uid: str, container: str) -> str:
+        """Return the CPUs that the kubelet sets for a container."""
+        return bits.show(self.exclusive.get(uid, {}).get(container, self.kubelet.host.ledger.cpus.shared))
 
     def restart_plugin(self) -> None:
         """Start a new process of the plugin, which knows nothing but what the runtime and the files tell."""
-        self.write()
-        self.plugin = AssistPlugin(KubeletPoolReader(self.directory, self.machine).read, NriMetrics())
+        self.plugin = AssistPlugin(KubeletPoolReader(self.directory, self.kubelet.machine).read, NriMetrics())
         asyncio.run(self.plugin.configure(wire.ConfigureRequest(NRI_version=self.nri)))
         pods = {run.pod.id: run.pod for run in self.containers.values()}
         listed = []
@@ -98,21 +84,17 @@ class KubeletNode:
             listed.append(container)
         self._apply(asyncio.run(self.plugin.synchronize(list(pods.values()), listed)))
 
-    def give_away(self, uid: str, count: int) -> bool:
-        """Take the highest shared CPUs for a pod, as in its admission; return whether there are enough."""
-        cpus = bits.of(list(bits.members(self.state.default))[-count:])
-        if cpus.bit_count() != count or cpus == self.state.default:
-            return False
-        entries = {**self.state.entries, uid: {"app": cpus}}
-        self.state = replace(self.state, default=self.state.default & ~cpus, entries=entries)
-        self.write()
-        return True
+    def admit(self, uid: str, cpus: int | str, memory: str = "1Mi") -> bool:
+        """Let the kubelet admit a Guaranteed pod; return whether it does."""
+        amounts = {"cpu": str(cpus), "memory": memory}
+        decision = self.kubelet.admit(Pod(name=uid, uid=uid, containers=(guaranteed("app", amounts),)))
+        self.kubelet.write(self.directory)
+        return decision.admitted
 
-    def take_back(self, uid: str) -> None:
-        cpus = self.state.entries[uid]["app"]
-        entries = {other: held for other, held in self.state.entries.items() if other != uid}
-        self.state = replace(self.state, default=self.state.default | cpus, entries=entries)
-        self.write()
+    def end(self, uid: str) -> None:
+        self.kubelet.end(uid)
+        self.kubelet.remove_ended()
+        self.kubelet.write(self.directory)
 
     def create(self, uid: str, name: str = "app", **amounts: int) -> str:
         """Create a container with the CPUs that the kubelet says, and return its id."""
@@ -128,8 +110,7 @@ class KubeletNode:
 
     async def begin(self, uid: str, name: str = "app", *, milli: int = 0, memory: int = 0) -> str:
         """Create a container that the runtime does not update before :meth:`finish`."""
-        held = self.state.entries.get(uid, {}).get(name)
-        cpus = bits.show(self.state.default if held is None else held)
+        cpus = self.cpus_of(uid, name)
         pod = wire.PodSandbox(id=f"sandbox-{uid}", uid=uid, name=uid)
         container = wire.Container(id=f"{uid}-{name}", pod_sandbox_id=pod.id, name=name)
         container.linux.resources.CopyFrom(resources(cpus=cpus, milli=milli, memory=memory))
@@ -152,8 +133,7 @@ class KubeletNode:
     def reconcile(self) -> None:
         """Send every container its CPUs, as the kubelet's loop does after a change of the pool."""
         for id_, run in list(self.containers.items()):
-            cpus = self.state.entries.get(run.pod.uid, {}).get(run.container.name, self.state.default)
-            self.update(id_, cpus=bits.show(cpus))
+            self.update(id_, cpus=self.cpus_of(run.pod.uid, run.container.name))
 
     def stop(self, id_: str) -> None:
         run = self.containers.pop(id_)

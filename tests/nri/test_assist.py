@@ -13,7 +13,7 @@ from alignup.kubernetes.kubelet_files.state_files import CPU_FILE
 from alignup.web.metrics import metrics_lines
 from alignup.wire import nri_pb2 as wire
 from tests.align.test_shared_pool import machine
-from tests.nri.kubelet_node import GIB, KubeletNode
+from tests.nri.kubelet_node import GIB, STATIC_MEMORY, KubeletNode
 from tests.short_paths import short_directory
 
 
@@ -54,12 +54,12 @@ def test_a_pod_that_outgrows_its_node_gets_more_with_all_its_containers(two_node
 def test_exclusive_containers_are_left_alone_and_shared_ones_make_way_in_the_same_answer(two_nodes):
     two_nodes.create("a", milli=2000)
     two_nodes.create("b", milli=2000)
-    assert two_nodes.give_away("exclusive", 3)
+    assert two_nodes.admit("exclusive", 3)
     two_nodes.create("exclusive", milli=3000)
 
-    assert two_nodes.shown() == {"a-app": "0-3", "b-app": "0-3", "exclusive-app": "5-7"}
+    assert two_nodes.shown() == {"a-app": "4-7", "b-app": "4-7", "exclusive-app": "1-3"}
     two_nodes.reconcile()
-    assert two_nodes.shown() == {"a-app": "0-3", "b-app": "0-3", "exclusive-app": "5-7"}
+    assert two_nodes.shown() == {"a-app": "4-7", "b-app": "4-7", "exclusive-app": "1-3"}
     assert two_nodes.sent == 0
 
 
@@ -86,10 +86,10 @@ def test_a_resize_changes_the_nodes_and_an_empty_set_is_no_change(two_nodes):
 def test_containers_follow_the_pool_when_it_changes_and_nothing_is_sent_when_it_does_not(two_nodes):
     for uid in "abcd":
         two_nodes.create(uid, milli=1000)
-    two_nodes.give_away("exclusive", 4)
+    two_nodes.admit("exclusive", 4)
     two_nodes.check_pool()
     assert two_nodes.shown() == dict.fromkeys(("a-app", "b-app", "c-app", "d-app"), "0-3")
-    two_nodes.take_back("exclusive")
+    two_nodes.end("exclusive")
     two_nodes.check_pool()
     assert sorted(two_nodes.shown().values()) == ["0-3", "0-3", "4-7", "4-7"]
     sent = two_nodes.sent
@@ -103,24 +103,24 @@ def test_an_older_runtime_gets_changes_with_events_only_since_other_updates_can_
     two_nodes.restart_plugin()
     for uid in "ab":
         two_nodes.create(uid, milli=1000)
-    two_nodes.give_away("exclusive", 4)
+    two_nodes.admit("exclusive", 4)
     two_nodes.check_pool()
     assert two_nodes.shown() == {"a-app": "0-3", "b-app": "4-7"}
     two_nodes.reconcile()
     assert two_nodes.shown() == {"a-app": "0-3", "b-app": "0-3"}
-    two_nodes.take_back("exclusive")
+    two_nodes.end("exclusive")
     two_nodes.reconcile()
     assert sorted(two_nodes.shown().values()) == ["0-3", "4-7"]
     assert two_nodes.sent == 0
 
 
 def test_a_container_that_was_exclusive_is_left_alone_even_without_its_entry(two_nodes):
-    two_nodes.give_away("exclusive", 2)
+    two_nodes.admit("exclusive", 2)
     two_nodes.create("exclusive", milli=2000)
-    two_nodes.take_back("exclusive")
+    two_nodes.end("exclusive")
     two_nodes.check_pool()
 
-    assert two_nodes.shown() == {"exclusive-app": "6-7"}
+    assert two_nodes.shown() == {"exclusive-app": "1-2"}
 
 
 def test_stopped_containers_free_their_node(two_nodes):
@@ -188,17 +188,20 @@ def test_memory_nodes_match_where_limits_fit(two_nodes):
     assert two_nodes.containers["a-app"].mems == "0-1"
 
 
-def test_cpus_follow_memory_that_the_kubelet_reserved(two_nodes):
-    two_nodes.reserve_memory("a", "app", 1, 10 * GIB)
-    two_nodes.create("a", milli=500, memory=10 * GIB)
-    two_nodes.create("b", milli=3000, memory=10 * GIB)
+def test_cpus_follow_memory_that_the_kubelet_reserved():
+    with node(**STATIC_MEMORY) as started:
+        started.admit("ended", "500m", "10Gi")
+        started.admit("a", "500m", "10Gi")
+        started.end("ended")
+        started.create("a", milli=500, memory=10 * GIB)
+        started.create("b", milli=3000, memory=10 * GIB)
 
-    assert two_nodes.shown() == {"a-app": "4-7", "b-app": "0-3"}
-    assert [run.mems for run in two_nodes.containers.values()] == ["", "0"]
+        assert started.shown() == {"a-app": "4-7", "b-app": "0-3"}
+        assert [run.mems for run in started.containers.values()] == ["", "0"]
 
 
 def test_without_a_static_policy_all_cpus_are_shared():
-    with node(policy="none") as started:
+    with node(cpuManagerPolicy="none") as started:
         started.create("a", milli=1000)
         started.create("wide", milli=5000)
         assert started.shown() == {"a-app": "0-3", "wide-app": ""}
@@ -225,7 +228,7 @@ def test_without_a_readable_state_file_everything_stays_as_it_is(two_nodes, dama
 def test_a_container_that_is_being_created_gets_its_part_as_soon_as_it_can_be_updated(two_nodes):
     asyncio.run(two_nodes.begin("a", milli=1000))
     asyncio.run(two_nodes.begin("b", milli=1000))
-    two_nodes.give_away("exclusive", 4)
+    two_nodes.admit("exclusive", 4)
     two_nodes.create("exclusive", milli=4000)
     assert two_nodes.shown()["b-app"] == "4-7"  # the runtime has skipped it
     two_nodes.check_pool()
@@ -241,21 +244,21 @@ def test_a_container_that_is_being_created_gets_its_part_as_soon_as_it_can_be_up
 def test_an_update_that_is_overtaken_by_an_event_is_corrected(two_nodes):
     two_nodes.create("a", milli=500)
     two_nodes.create("b", milli=500)
-    two_nodes.give_away("first", 1)
+    two_nodes.admit("first", 1)
 
     async def meanwhile():
-        two_nodes.give_away("second", 3)
-        await two_nodes.begin("second", milli=3000)
+        two_nodes.admit("second", 2)
+        await two_nodes.begin("second", milli=2000)
 
     two_nodes.meanwhile = meanwhile
     two_nodes.check_pool()
-    assert two_nodes.shown() == {"a-app": "0-3", "b-app": "0-3", "second-app": "4-6"}
+    assert two_nodes.shown() == {"a-app": "0", "b-app": "4-7", "second-app": "2-3"}
 
 
 def test_what_was_changed_in_an_answer_is_confirmed_once(two_nodes):
     for uid in "ab":
         two_nodes.create(uid, milli=1000)
-    two_nodes.give_away("exclusive", 4)
+    two_nodes.admit("exclusive", 4)
     two_nodes.create("exclusive", milli=4000)
     for _ in range(2):
         two_nodes.check_pool()
@@ -266,7 +269,7 @@ def test_an_update_that_fails_is_tried_again(two_nodes):
     two_nodes.create("a", milli=1000)
     two_nodes.create("b", milli=1000)
     two_nodes.failing.add("b-app")
-    two_nodes.give_away("exclusive", 4)
+    two_nodes.admit("exclusive", 4)
     two_nodes.check_pool()
     assert two_nodes.shown()["b-app"] == "4-7"
     two_nodes.failing.clear()
@@ -287,7 +290,7 @@ def test_a_failure_is_logged_once_and_a_success_is_not(two_nodes):
     two_nodes.create("a", milli=1000)
     two_nodes.create("b", milli=1000)
     two_nodes.failing.add("b-app")
-    two_nodes.give_away("exclusive", 4)
+    two_nodes.admit("exclusive", 4)
     with capture_logs() as logs:
         two_nodes.check_pool()
         two_nodes.check_pool()
@@ -313,14 +316,14 @@ def act(started: KubeletNode, number: int, action: str, first: int, second: int)
         case "shared":
             started.create(f"pod-{number}", milli=first, memory=second)
         case "exclusive":
-            if started.give_away(f"pod-{number}", first):
+            if started.admit(f"pod-{number}", first):
                 started.create(f"pod-{number}", milli=first * 1000)
         case "stop" if running:
             id_ = running[first % len(running)]
             uid = started.containers[id_].pod.uid
             started.stop(id_)
-            if uid in started.state.entries:
-                started.take_back(uid)
+            if uid in started.exclusive:
+                started.end(uid)
         case "resize" if running:
             started.update(running[first % len(running)], milli=second)
         case "reconcile":
@@ -337,7 +340,7 @@ def test_whatever_happens_no_shared_container_has_a_cpu_that_was_given_away_or_n
     with node(nodes) as started:
         for number, (action, first, second) in enumerate(happening):
             act(started, number, action, first, second)
-            exclusive = {uid: held["app"] for uid, held in started.state.entries.items()}
+            exclusive = {uid: held["app"] for uid, held in started.exclusive.items()}
             for run in started.containers.values():
                 cpus = bits.parse(run.cpus)
                 assert cpus

@@ -10,7 +10,7 @@ from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE, MEMORY_FILE, CpuState, dump_cpu_state
 from alignup.nri.kubelet_pool import KubeletPoolReader
 from tests.align.test_shared_pool import GIB, machine
-from tests.nri.kubelet_node import KubeletNode
+from tests.nri.kubelet_node import STATIC_MEMORY, KubeletNode
 
 
 @pytest.fixture
@@ -52,12 +52,13 @@ def test_with_policy_none_all_cpus_are_shared(reader, tmp_path):
 
 
 def test_memory_that_the_kubelet_reserved_is_not_free_and_pins_its_container(tmp_path):
-    node = KubeletNode.started(tmp_path, machine())
-    node.reserve_memory("u", "app", 1, 10 * GIB)
-    pool = KubeletPoolReader(tmp_path, node.machine).read()
+    node = KubeletNode.started(tmp_path, machine(), **STATIC_MEMORY)
+    node.admit("t", "500m", "12Gi")
+    node.admit("u", "500m", "10Gi")
+    pool = KubeletPoolReader(tmp_path, node.kubelet.machine).read()
 
-    assert pool.shared.node_memory == {0: 16 * GIB, 1: 6 * GIB}
-    assert pool.pinned == {"u": {"app": 0b10}}
+    assert pool.shared.node_memory == {0: 4 * GIB - (64 << 20), 1: 6 * GIB}
+    assert pool.pinned == {"t": {"app": 0b01}, "u": {"app": 0b10}}
 
 
 def test_the_same_files_give_the_same_pool(reader, tmp_path):

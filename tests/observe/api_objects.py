@@ -17,7 +17,7 @@ from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.testing.api_server import ApiServer, ServedResource
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 
 def served(resource: Resource[Any], *, status: bool = False) -> ServedResource:
@@ -76,7 +76,7 @@ def overflowing_pod(name: str, host: str = "", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase}}
 
 
-def state_of(name: str, kubelet: SimulatedKubelet, **changes: Any) -> dict[str, Any]:
+def state_of(name: str, kubelet: ObservedKubelet, **changes: Any) -> dict[str, Any]:
     state = host_state(join(kubelet.sources())).replace(generation=1, **changes)
     kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
     return {**kind, "metadata": {"name": name}, **to_object(state)}

@@ -8,7 +8,7 @@ from alignup.machines import machine_source
 from alignup.observe.kubelet_reader import KubeletPaths
 from alignup.observe.observer import ObserverTiming
 from alignup.observe.service import ObserveOptions
-from tests.observe.kubelets import SimulatedKubelet
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 
 
 def observe_once(directory: Path, **options: Any) -> ObserveOptions:

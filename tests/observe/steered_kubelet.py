@@ -28,7 +28,7 @@ from alignup.placement.host_report import PodStage
 from alignup.testing.api_server import ApiServer
 from tests.deadlines import until
 from tests.observe.api_objects import STEERING
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import guaranteed
 
 HOST = "host-a"
@@ -36,7 +36,7 @@ HOST = "host-a"
 PATIENT = SteeringTiming(confirm=60.0, hold=60.0, write=60.0, retry=0.01, poll=0.005)
 
 
-class SteeredKubelet(SimulatedKubelet):
+class SteeredKubelet(ObservedKubelet):
     """Two NUMA nodes with four CPUs each; device plugins and PodResources clients connect as to a real kubelet."""
 
     def __init__(self, directory: Path, **changes: Any) -> None:
@@ -82,30 +82,25 @@ class SteeredKubelet(SimulatedKubelet):
     async def admit_pod(self, pod: Pod) -> int | None:
         """Admit a bound pod, with calls of Allocate; return its NUMA node, or ``None`` for a pod that is rejected."""
         self.bound(pod)
-        decision = self.host.decide(pod)
-        if not decision.admitted:
-            assert decision.rejection
+        decision = self.admit(pod)
+        if decision.rejection:
             self.rejected.append(decision.rejection.reason)
             self.pods[pod.uid] = replace(self.pods[pod.uid], finished=True)
             return None
-        self.host.apply(decision)
         for container in pod.all_containers:
             ids = self.host.ledger.devices.holds(pod.uid, container.name).get(MARKER_RESOURCE)
             if ids and self._manager:
                 await self._manager.allocate(MARKER_RESOURCE, sorted(ids))
         self.pods[pod.uid] = replace(self.pods[pod.uid], reported=True)
         self.write(self.directory)
-        return self.node_of(pod.uid) if self.host.ledger.cpus.holds(pod.uid, "app") else None
+        if not self.host.ledger.cpus.holds(pod.uid, "app"):
+            return None
+        (node,) = bits.members(self.numa_nodes(pod.uid))
+        return node
 
     def bound(self, pod: Pod) -> None:
         """Note a pod that the kubelet has not seen yet."""
         self.pods.setdefault(pod.uid, KnownPod(pod=pod, stage=PodStage.RUNNING, finished=False, reported=False))
-
-    def node_of(self, uid: str) -> int:
-        """Return the NUMA node of the CPUs of a pod."""
-        (cpus,) = {self.host.ledger.cpus.holds(uid, "app")}
-        (node,) = [node for node, here in self.host.view.node_cpus.items() if here & (cpus or 0)]
-        return node
 
     async def _devices_listed(self, resource: str, devices: Any, **_: Any) -> None:
         self.host.update_devices(resource, devices)

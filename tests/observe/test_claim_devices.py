@@ -17,7 +17,7 @@ from alignup.observe.claim_devices import place_slices
 from alignup.observe.observation import Observation, UnchangedParts, join
 from tests.align.hosts import pod
 from tests.observe.api_objects import state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 DRIVER, POOL = "gpu.example.com", "host-a"
 MACHINE = parse("pack:2 numa:1 core:4 pu:1")
@@ -44,10 +44,10 @@ def claims_in(observation: Observation) -> ClaimLedger:
 @pytest.fixture
 def kubelet():
     """Two GPUs in a slice, one on each NUMA node; pod a holds the first through a claim, pod b nothing."""
-    made = SimulatedKubelet()
+    made = ObservedKubelet()
     made.slices = (slice_of(on_node(0, 0, **{f"{DRIVER}/productName": "H100"}), on_node(1, 1)),)
     for name in "ab":
-        made.admit(pod(name, cpu="1", memory="1Gi"))
+        made.run(pod(name, cpu="1", memory="1Gi"))
     made.claims["a"] = {"default/gpus": (gpu(0),)}
     return made
 
@@ -93,7 +93,7 @@ def test_the_pci_tree_of_the_machine_says_where_a_device_is():
 def test_the_report_has_the_places_of_devices_of_claims_in_the_pci_tree():
     path = PciPath("pci0000:80", ("0000:80:01.0",))
     pci = (PciDevice("0000:81:00.0", kind=0x030200, node=1, path=path), PciDevice("0000:82:00.0", node=1, path=path))
-    kubelet = SimulatedKubelet(machine=replace(MACHINE, pci=pci))
+    kubelet = ObservedKubelet(machine=replace(MACHINE, pci=pci))
     kubelet.slices = (slice_of(SliceDevice(gpu(0), {PCI_BUS_ID: "0000:81:00.0"}), SliceDevice(gpu(1))),)
 
     state = state_of("host-a", kubelet)

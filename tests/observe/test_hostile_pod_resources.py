@@ -16,9 +16,9 @@ from alignup.kubernetes.plugins import pod_resources
 from alignup.kubernetes.plugins.pod_resources import PodResourcesClient, pod_resources_client
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observation import join
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from tests.align.hosts import pod
 from tests.deadlines import SECONDS
-from tests.observe.kubelets import SimulatedKubelet
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +111,7 @@ async def test_a_server_that_does_not_speak_grpc_is_an_error(short_path):
 
 async def test_the_host_is_observed_nevertheless(short_path):
     kubelet = SimulatedKubelet()
-    kubelet.admit(pod("a", gpu="1"))
+    kubelet.run(pod("a", gpu="1"))
     (short_path / "config.yaml").write_bytes(kubelet.text)
     kubelet.write(short_path)
     handler: Any = grpc.unary_unary_rpc_method_handler(answering(EMPTY_POD * (1 << 20)))

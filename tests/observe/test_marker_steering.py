@@ -26,7 +26,7 @@ from tests.deadlines import until
 from tests.effort import SEED, did, rounds
 from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.observe import api_objects
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.observe.observed_machine import observe_once
 from tests.observe.steered_kubelet import HOST, PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.short_paths import short_directory
@@ -96,13 +96,13 @@ async def observer(service, kubelet, client, registry):
 
 
 def test_every_numa_node_with_cpus_has_as_many_markers_as_the_node_may_have_pods():
-    kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:4 pu:1", maxPods=250)
+    kubelet = ObservedKubelet(shape="pack:2 numa:1 core:4 pu:1", maxPods=250)
     markers = make_markers(kubelet.machine, kubelet.configuration)
 
     assert [sum(marker.nodes == 1 << node for marker in markers) for node in range(2)] == [250, 250]
     assert len({marker.id for marker in markers}) == 500
     assert markers[257].id == "numa-1-007"
-    few = SimulatedKubelet(maxPods=10)
+    few = ObservedKubelet(maxPods=10)
     assert len(make_markers(few.machine, few.configuration)) == 2 * 110
     assert len(make_markers(parse("pack:8 numa:1 core:1 pu:1"), None)) == 8 * 110
 

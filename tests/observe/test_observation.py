@@ -15,8 +15,8 @@ from alignup.kubernetes.plugins.pod_resources import ListedResources
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.host_report import PodStage
-from tests.align.hosts import pod
-from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
+from tests.align.hosts import GPU, pod
+from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import amounts, container, guaranteed
 
 SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
@@ -25,9 +25,9 @@ SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m
 @pytest.fixture
 def kubelet():
     """A kubelet with a pod that holds a GPU, one without, and one that holds nothing."""
-    made = SimulatedKubelet()
+    made = ObservedKubelet()
     for listed_pod in (pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi"), SHARED):
-        made.admit(listed_pod)
+        made.run(listed_pod)
     return made
 
 
@@ -52,8 +52,8 @@ def test_all_sources_together_give_the_exact_ledger(kubelet):
 
 
 def test_init_containers_count_though_podresources_hides_them():
-    kubelet = SimulatedKubelet()
-    kubelet.admit(
+    kubelet = ObservedKubelet()
+    kubelet.run(
         Pod(
             name="a",
             uid="a",
@@ -141,7 +141,7 @@ def test_a_pod_created_again_under_the_same_name_is_another_pod(kubelet):
     kubelet.end("a")
     again = replace(pod("c", gpu="1", cpu="1"), name="a")
     stale = kubelet.files
-    kubelet.admit(again)
+    kubelet.run(again)
     both = replace(
         kubelet.files,
         cpu=replace(kubelet.files.cpu, entries={**kubelet.files.cpu.entries, "x": {"app": bits.of([3])}}),
@@ -216,9 +216,10 @@ def test_a_cpu_between_two_writes_is_unsettled_and_reported_as_nobodys_if_it_sta
 
 
 def test_memory_between_two_writes_is_unsettled(kubelet):
-    before = SimulatedKubelet()
-    before.admit(pod("a", gpu="1"))
-    files = replace(kubelet.files, memory=replace(kubelet.files.memory, entries=before.files.memory.entries))
+    before = ObservedKubelet()
+    before.run(pod("a", gpu="1"))
+    entries = before.host.ledger.memory.held
+    files = replace(kubelet.files, memory=replace(kubelet.files.memory, entries=entries))
 
     with pytest.raises(UnsettledError, match="the expected machine state is different from the real one"):
         join(kubelet.sources(files=files), settled=False)
@@ -233,8 +234,8 @@ def test_a_pod_in_the_middle_of_its_admission_is_unsettled(kubelet):
 
 
 def test_a_pod_that_is_listed_before_it_is_in_the_files_is_unsettled(kubelet):
-    before = SimulatedKubelet()
-    before.admit(pod("a", gpu="1"))
+    before = ObservedKubelet()
+    before.run(pod("a", gpu="1"))
 
     with pytest.raises(UnsettledError, match="pod default/b is not in the state files yet"):
         join(kubelet.sources(files=before.files, allocated=before.allocated), settled=False)
@@ -266,10 +267,10 @@ def test_other_cpus_in_podresources_than_in_the_file_are_reported(kubelet):
 @pytest.fixture
 def pooled():
     """A kubelet with a pod that holds CPUs as a whole, and what PodResources lists of it: only exclusive ones."""
-    kubelet = SimulatedKubelet(featureGates={"PodLevelResourceManagers": True}, topologyManagerScope="pod")
+    kubelet = ObservedKubelet(featureGates={"PodLevelResourceManagers": True}, topologyManagerScope="pod")
     requests = amounts({"cpu": "3", "memory": "3Gi"})
     containers = (guaranteed("a", {"cpu": "2", "memory": "1Gi"}), Container("b"), Container("c"))
-    kubelet.admit(Pod(name="p", uid="p", containers=containers, resources=Resources(requests, requests)))
+    kubelet.run(Pod(name="p", uid="p", containers=containers, resources=Resources(requests, requests)))
     (listed,) = kubelet.listed
     ledger = kubelet.host.ledger
     return kubelet, replace(
@@ -327,7 +328,7 @@ def test_a_state_file_of_another_policy_is_an_error(kubelet):
 )
 def test_files_of_another_machine_are_an_error(kubelet, shape, why):
     with pytest.raises(ForeignFilesError, match=why):
-        join(kubelet.sources(machine=parse(shape, memory=GIB << 4)))
+        join(kubelet.sources(machine=parse(shape, memory=16 << 30)))
 
 
 def test_a_damaged_file_is_an_error_and_not_filled_in(kubelet):
@@ -346,9 +347,9 @@ def test_a_container_that_the_pod_does_not_have_is_an_error(kubelet):
 
 def test_the_first_pod_of_a_kubelet_counts_after_its_admission():
     """Before, ``allocated_pods_state`` does not exist, and the kubelet lists the pod with nothing."""
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     idle = kubelet.files
-    kubelet.admit(pod("a", gpu="1"))
+    kubelet.run(pod("a", gpu="1"))
     bound = {"a": replace(kubelet.pods["a"], reported=False)}
     nothing = tuple(replace(listed_pod, containers={}) for listed_pod in kubelet.listed)
 
@@ -360,9 +361,9 @@ def test_the_first_pod_of_a_kubelet_counts_after_its_admission():
 
 
 def test_an_older_kubelet_without_allocated_pods_counts_the_pods_that_it_lists():
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     for listed_pod in (pod("a", gpu="1"), pod("b", cpu="1")):
-        kubelet.admit(listed_pod)
+        kubelet.run(listed_pod)
     bound = KnownPod(pod=Pod(name="web", uid="u", containers=()), stage=PodStage.RUNNING, finished=False)
 
     observation = join(kubelet.sources(allocated=None, pods={**kubelet.pods, "u": bound}), settled=False)
@@ -372,8 +373,8 @@ def test_an_older_kubelet_without_allocated_pods_counts_the_pods_that_it_lists()
 
 
 def test_a_pod_of_which_only_the_holdings_are_known_counts_with_them():
-    kubelet = SimulatedKubelet()
-    kubelet.admit(pod("a", gpu="1"))
+    kubelet = ObservedKubelet()
+    kubelet.run(pod("a", gpu="1"))
 
     observation = join(kubelet.sources(allocated=None, pods=None), settled=False)
 

@@ -25,19 +25,20 @@ from alignup.observe.linux_calls import DirectoryWatch
 from alignup.observe.observation import ForeignFilesError, join, with_addresses
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
-from tests.align.hosts import pod
+from alignup.testing.simulated_kubelet import DEVICES
+from tests.align.hosts import GPU, pod
 from tests.observe.inotify_queue import fill_queue
-from tests.observe.kubelets import DEVICES, GPU, SimulatedKubelet, SimulatedPodResources
+from tests.observe.kubelets import ObservedKubelet, SimulatedPodResources
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def kubelet(tmp_path):
-    made = SimulatedKubelet()
+    made = ObservedKubelet()
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "config.yaml").write_bytes(made.text)
-    made.admit(pod("a", gpu="1"))
+    made.run(pod("a", gpu="1"))
     made.write(tmp_path)
     return made
 
@@ -124,7 +125,7 @@ async def test_the_host_is_published_and_again_after_every_change(served, client
     async with running(make()):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
         first = await report(client)
-        kubelet.admit(pod("b", cpu="3"))
+        kubelet.run(pod("b", cpu="3"))
         kubelet.write(tmp_path)
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
     second = await report(client)
@@ -259,14 +260,14 @@ async def test_writes_are_an_interval_apart_and_carry_the_last_state(served, cli
         pauses.append(seconds)
         now[0] += seconds
         if len(pauses) == 1:  # another change, while the observer waits
-            kubelet.admit(pod("c", cpu="1"))
+            kubelet.run(pod("c", cpu="1"))
             kubelet.write(tmp_path)
             observer.notify()
 
     observer = make(interval=1.0, clock=lambda: now[0], sleep=sleep)
     await observer.check_once()
     now[0] += 0.25
-    kubelet.admit(pod("b", cpu="3"))
+    kubelet.run(pod("b", cpu="3"))
     kubelet.write(tmp_path)
     await observer.check_once()
 
@@ -279,7 +280,7 @@ async def test_the_state_between_two_writes_is_never_published(served, client, k
     async with running(make()):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
         before = kubelet.files.cpu
-        kubelet.admit(pod("b", cpu="3"))
+        kubelet.run(pod("b", cpu="3"))
         taken = replace(before, default=kubelet.files.cpu.default)
         atomic_files.write(
             tmp_path / state_files.CPU_FILE, state_files.dump_cpu_state(taken, gates=kubelet.host.settings.gates)
@@ -296,7 +297,7 @@ async def test_a_pod_that_is_being_admitted_is_waited_for(client, kubelet, make,
     """The kubelet has written what the first container gets, and waits for the device plugin of the second."""
     observer = make(settle=0.0, admission=60.0)
     await observer.check_once()
-    kubelet.admit(pod("b", cpu="3"))
+    kubelet.run(pod("b", cpu="3"))
     state_files.write_state_files(tmp_path, kubelet.files, gates=kubelet.host.settings.gates)
     checking = asyncio.ensure_future(observer.check_once())
     done, _ = await asyncio.wait([checking], timeout=0.1)
@@ -347,7 +348,7 @@ async def test_a_problem_that_comes_back_is_logged_again(make, tmp_path):
 async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(served, client, kubelet, make, tmp_path):
     async with running(make()):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
-        changed = SimulatedKubelet(topologyManagerPolicy="restricted", maxPods=20)
+        changed = ObservedKubelet(topologyManagerPolicy="restricted", maxPods=20)
         (tmp_path / "config.yaml").write_bytes(changed.text)
         (tmp_path / "device-plugins" / "kubelet.sock").touch()
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
@@ -362,7 +363,7 @@ async def test_a_configuration_that_cannot_be_read_makes_the_host_unknown_until_
     served, kubelet, make_reader, make, tmp_path
 ):
     """The kubelet restarts with another policy, and has no file of its configuration."""
-    changed = SimulatedKubelet(topologyManagerPolicy="restricted")
+    changed = ObservedKubelet(topologyManagerPolicy="restricted")
     configz = AsyncMock(return_value=b'{"kubeletconfig":%s}' % kubelet.text)
     observer = make(settle=0.01, retry=0.01, period=3600.0)
     observer.reader = make_reader(configz=configz, pods=lambda: dict(kubelet.pods))
@@ -388,7 +389,7 @@ async def test_after_lost_events_everything_is_read_again(served, make, tmp_path
     """The kernel drops events when its queue is full; the configuration has changed meanwhile."""
     async with running(make(period=3600.0)), asyncio.timeout(60):
         await served.wait_requests("PATCH", "noderesourcetopologies/n")
-        changed = SimulatedKubelet(topologyManagerPolicy="restricted")
+        changed = ObservedKubelet(topologyManagerPolicy="restricted")
         (tmp_path / "new").write_bytes(changed.text)
         fill_queue(tmp_path)
         (tmp_path / "new").rename(tmp_path / "config.yaml")
@@ -410,7 +411,7 @@ async def test_a_restarted_kubelet_is_told_apart(client, make, tmp_path):
 
 async def test_generations_continue_after_a_restart_of_the_observer(client, kubelet, make, tmp_path):
     await make().check_once()
-    kubelet.admit(pod("b", cpu="3"))
+    kubelet.run(pod("b", cpu="3"))
     kubelet.write(tmp_path)
     second = make()
     await second.publisher.start()
@@ -463,7 +464,7 @@ async def test_without_podresources_the_gap_is_published(served, answers, make):
 
 
 async def test_files_of_another_machine_are_refused(kubelet, make):
-    kubelet.machine = SimulatedKubelet(shape="pack:2 numa:1 core:2 pu:1").machine
+    kubelet.machine = ObservedKubelet(shape="pack:2 numa:1 core:2 pu:1").machine
 
     with pytest.raises(ForeignFilesError):
         await make().check_machine()
@@ -485,7 +486,7 @@ async def test_files_that_change_while_they_are_read_are_read_again(kubelet, ans
 
     async def list_and_write():
         answers.list = listed
-        kubelet.admit(pod("b", cpu="3"))
+        kubelet.run(pod("b", cpu="3"))
         kubelet.write(tmp_path)
         return await listed()
 
@@ -561,7 +562,7 @@ async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet,
 async def test_only_files_that_changed_are_decoded_again(kubelet, reader, tmp_path):
     before = await reader.read()
     again = await reader.read()
-    kubelet.admit(pod("b", cpu="500m"))
+    kubelet.run(pod("b", cpu="500m"))
     kubelet.write(tmp_path)
     after = await reader.read()
     await reader.refresh()
@@ -586,7 +587,7 @@ async def test_what_can_be_allocated_is_read_again_after_a_while_or_with_other_d
         answers.allocatable.reset_mock()
         now[0] += seconds
         if admitted:
-            kubelet.admit(pod(admitted, cpu="1"))
+            kubelet.run(pod(admitted, cpu="1"))
             kubelet.write(tmp_path)
         assert (await reader.read()).allocatable == answers.allocatable.return_value
         return answers.allocatable.await_count

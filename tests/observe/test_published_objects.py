@@ -12,8 +12,8 @@ from alignup.kubernetes.api.objects import NodeResourceTopology
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.observe.observation import join
 from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology
-from tests.align.hosts import pod
-from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
+from tests.align.hosts import GIB, GPU, pod
+from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import container, guaranteed
 
 SHARED = Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m"}),))
@@ -37,8 +37,8 @@ def resource(document, zone, name):
 
 
 def test_each_numa_node_is_a_zone_with_exact_counts():
-    kubelet = SimulatedKubelet()
-    kubelet.admit(pod("a", gpu="1"))
+    kubelet = ObservedKubelet()
+    kubelet.run(pod("a", gpu="1"))
     document = topology(kubelet)
 
     assert [(zone["name"], zone["type"]) for zone in document["zones"]] == [("node-0", "Node"), ("node-1", "Node")]
@@ -51,15 +51,15 @@ def test_each_numa_node_is_a_zone_with_exact_counts():
 
 
 def test_consumers_decode_it():
-    document = _decode(encode({"metadata": {"name": "n"}, **topology(SimulatedKubelet())}), NodeResourceTopology)
+    document = _decode(encode({"metadata": {"name": "n"}, **topology(ObservedKubelet())}), NodeResourceTopology)
 
     assert [zone.name for zone in document.zones] == ["node-0", "node-1"]
     assert document.zones[0].resources[0].allocatable == "3"
 
 
 def test_attributes_name_every_policy_and_option():
-    machine = replace(SimulatedKubelet().machine, distances=Distances.of_rows({0: [10, 21], 1: [21, 10]}))
-    kubelet = SimulatedKubelet(
+    machine = replace(ObservedKubelet().machine, distances=Distances.of_rows({0: [10, 21], 1: [21, 10]}))
+    kubelet = ObservedKubelet(
         machine=machine,
         topologyManagerScope="pod",
         topologyManagerPolicyOptions={"prefer-closest-numa-nodes": "true", "max-allowable-numa-nodes": "16"},
@@ -83,11 +83,11 @@ def test_attributes_name_every_policy_and_option():
     ("method", "names"), [(FingerprintMethod.EXCLUSIVE, ["a"]), (FingerprintMethod.ALL, ["a", "i", "shared"])]
 )
 def test_the_fingerprint_names_its_method_and_counts_the_same_pods_as_a_scheduler(method, names):
-    kubelet = SimulatedKubelet(memoryManagerPolicy="None", reservedMemory=None)
-    kubelet.admit(pod("a"))
-    kubelet.admit(SHARED)
+    kubelet = ObservedKubelet(memoryManagerPolicy="None", reservedMemory=None)
+    kubelet.run(pod("a"))
+    kubelet.run(SHARED)
     only_init = (guaranteed("init", {"cpu": "1", "memory": "1Gi"}),)
-    kubelet.admit(
+    kubelet.run(
         Pod(name="i", uid="i", init=only_init, containers=(guaranteed("app", {"cpu": "500m", "memory": "1Gi"}),))
     )
 
@@ -99,7 +99,7 @@ def test_the_fingerprint_names_its_method_and_counts_the_same_pods_as_a_schedule
 
 def sparse_kubelet(**changes):
     """NUMA nodes 0 and 3, with huge pages on node 3."""
-    base = SimulatedKubelet().machine
+    base = ObservedKubelet().machine
     pages = (HugePages(2 << 20, 512),)
     machine = replace(
         base,
@@ -107,7 +107,7 @@ def sparse_kubelet(**changes):
         nodes=(base.nodes[0], replace(base.nodes[1], id=3, hugepages=pages)),
         distances=Distances({0: {0: 10, 3: 31}, 3: {0: 32, 3: 10}}),
     )
-    return SimulatedKubelet(machine=machine, devices=(), **changes)
+    return ObservedKubelet(machine=machine, devices=(), **changes)
 
 
 def test_ids_with_gaps_keep_their_numbers_and_costs():
@@ -121,7 +121,7 @@ def test_ids_with_gaps_keep_their_numbers_and_costs():
 
 def test_memory_on_several_nodes_is_subtracted_where_the_kubelet_subtracts_it():
     kubelet = sparse_kubelet(topologyManagerPolicy="restricted")
-    kubelet.admit(pod("a", memory="20Gi", cpu="5"))
+    kubelet.run(pod("a", memory="20Gi", cpu="5"))
 
     document = topology(kubelet)
 
@@ -133,9 +133,9 @@ def test_memory_on_several_nodes_is_subtracted_where_the_kubelet_subtracts_it():
 
 def test_a_device_near_several_nodes_counts_in_each_of_their_zones():
     devices = (Device(GPU, "both", nodes=0b11), Device(GPU, "one", nodes=0b10), Device(GPU, "none", nodes=None))
-    kubelet = SimulatedKubelet(devices=devices)
+    kubelet = ObservedKubelet(devices=devices)
     before = topology(kubelet)
-    kubelet.admit(pod("a", gpu="2"))
+    kubelet.run(pod("a", gpu="2"))
     held = topology(kubelet)
 
     assert [resource(before, f"node-{node}", GPU) for node in (0, 1)] == [(1, 1, 1), (2, 2, 2)]
@@ -143,10 +143,10 @@ def test_a_device_near_several_nodes_counts_in_each_of_their_zones():
 
 
 def test_what_no_manager_allocates_is_available_as_a_whole():
-    kubelet = SimulatedKubelet(
+    kubelet = ObservedKubelet(
         topologyManagerPolicy="none", cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=None
     )
-    kubelet.admit(pod("a"))
+    kubelet.run(pod("a"))
 
     document = topology(kubelet)
 
@@ -156,7 +156,7 @@ def test_what_no_manager_allocates_is_available_as_a_whole():
 
 
 def test_many_problems_are_shortened():
-    observation = join(SimulatedKubelet().sources())
+    observation = join(ObservedKubelet().sources())
 
     def problems(*contradictions):
         return host_state(replace(observation, contradictions=contradictions, gaps=())).problems
@@ -166,7 +166,7 @@ def test_many_problems_are_shortened():
 
 
 def test_a_host_state_has_all_gates_and_the_ranges_of_ids():
-    kubelet = SimulatedKubelet(featureGates={"JobManagedBy": True, "AllBeta": True})
+    kubelet = ObservedKubelet(featureGates={"JobManagedBy": True, "AllBeta": True})
     sources = replace(kubelet.sources(), sub_ids={"subuid": "65536:1048576"})
 
     state = host_state(join(sources, settled=False))

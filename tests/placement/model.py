@@ -17,7 +17,7 @@ from alignup.align.host import Host
 from alignup.align.workload import Container, Pod
 from alignup.placement.host_report import HostReport, PodStage
 from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch, World
-from tests.placement.model_kubelet import Kubelet
+from tests.placement.model_kubelet import ModelKubelet
 from tests.strategies_pods import container
 
 TICK = 0.2  #: seconds between two turns of the schedulers
@@ -98,7 +98,7 @@ class Simulation:
         self.pending: deque[WaitingPod] = deque()
         self.api.watches.append(Watch(self.world, self.count_rejection, (0.001, 0.4)))
         self.services = [Service(self, make) for _ in range(services)]
-        self.kubelets = [Kubelet(name, host, self.api, self.publish) for name, host in hosts.items()]
+        self.kubelets = [ModelKubelet(name, host, self.api, self.publish) for name, host in hosts.items()]
         self.numbers = count()
         self.foreign: set[str] = set()
         self.arriving = True

@@ -1,28 +1,27 @@
-"""A simulated kubelet and its observer: how a real one admits, ends and preempts pods, restarts, and writes files."""
+"""A simulated kubelet in simulated time, and its observer: when it admits and ends pods, restarts, and writes files."""
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 
-from alignup.align.decision import Decision
-from alignup.align.fit import insufficient_resources, is_critical, may_preempt, still_missing
+from alignup.align.bits import NodeSet
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
-from alignup.align.workload import Pod
-from alignup.align.workload.demand import fit_request
 from alignup.placement.host_report import HostReport, PodStage
+from alignup.placement.steered import ANYWHERE
+from alignup.testing.simulated_kubelet import PodAdmission
 from tests.align.hosts import GPU
+from tests.placement.clusters import report
 from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch
 
 RECONCILE = 10.0  #: seconds until a kubelet removes ended pods from its files by itself
 
 
-class Kubelet:
+class ModelKubelet(PodAdmission):
     def __init__(self, name: str, host: Host, api: ApiServer, publish: Callable[[HostReport], object]) -> None:
-        self.name, self.host, self.api, self.world = name, host, api, api.world
+        super().__init__(host)
+        self.name, self.api, self.world = name, api, api.world
         self.publish = publish
-        self.ended: set[str] = set()  #: ended pods that the files still contain
         self.running: dict[str, tuple[float, int]] = {}  #: uid → since when, and how many exclusive CPUs
         self.busy = 0.0  #: CPU seconds of pods that ended
         self.waiting: list[PodObject] | None = None  #: pods that were bound while the kubelet was down
@@ -36,7 +35,7 @@ class Kubelet:
     def handle(self, pod_object: PodObject, stage: PodStage, _: str) -> None:
         if stage is PodStage.RUNNING:
             if self.waiting is None:
-                self.admit(pod_object)
+                self.admit_bound(pod_object)
             else:
                 self.waiting.append(pod_object)
         elif stage is PodStage.TERMINATING:
@@ -44,49 +43,19 @@ class Kubelet:
         else:
             self.forget(pod_object.pod.uid)  # the object is gone: a pod that was deleted by force ends here
 
-    def admit(self, pod_object: PodObject) -> None:
-        for uid in self.ended:
-            self.host.release(uid)
-        self.ended.clear()
-        decision = self.host.decide_without_plugins(pod_object.pod)
-        uid = pod_object.pod.uid
-        if decision.rejection and decision.rejection.provider == "host" and is_critical(pod_object.pod):
-            decision = self.preempt(pod_object.pod, decision)
+    def admit_bound(self, pod_object: PodObject, markers: NodeSet = ANYWHERE) -> None:
+        uid, decision = pod_object.pod.uid, self.admit(pod_object.pod, markers)
         if decision.admitted:
-            self.host.apply(decision)
             self.running[uid] = self.world.now, self.host.ledger.cpus.owned(uid).bit_count()
             self.world.after(pod_object.lifetime, lambda: self.finish(pod_object))
         elif uid in self.api.pods:
             self.api.record(uid, PodStage.ENDED, decision.rejection.reason if decision.rejection else "")
         self.changed()
 
-    def preempt(self, pod: Pod, decision: Decision) -> Decision:
-        """End running pods, the last ones first, so that the host as a whole has room for a critical one.
-
-        The kubelet has placed the critical pod before it ends the others, so it gets nothing of theirs.
-        """
-        aligning = copy(self.host)
-        aligning.rules = replace(self.host.rules, allocatable=None)
-        placed = aligning.decide_without_plugins(pod)
-        allocatable = self.host.rules.allocatable
-        assert allocatable
-        used = self.host.ledger.used
-        room = allocatable.with_devices(self.host.ledger.devices.allocatable())
-        insufficient = insufficient_resources(fit_request(pod), used=used, allocatable=room)
-        admitted = self.host.ledger.pods
-        victims: list[str] = []
-        for uid in reversed(list(self.running)):
-            if not still_missing(insufficient, [admitted[victim].pod for victim in victims]):
-                break
-            if may_preempt(pod, admitted[uid].pod):
-                victims.append(uid)
-        if not placed.admitted or still_missing(insufficient, [admitted[victim].pod for victim in victims]):
-            return decision
-        for uid in victims:
-            self.forget(uid)
-            self.api.end(uid, PREEMPTED)
-        self.preempted += len(victims)
-        return placed
+    def preempt(self, uid: str) -> None:
+        self.forget(uid)
+        self.api.end(uid, PREEMPTED)
+        self.preempted += 1
 
     def finish(self, pod_object: PodObject) -> None:
         """A pod has ended; the API server learns of it later."""
@@ -100,13 +69,11 @@ class Kubelet:
         if uid in self.running:
             since, cpus = self.running.pop(uid)
             self.busy += cpus * (self.world.now - since)
-            self.ended.add(uid)
+            self.end(uid)
             self.world.after(RECONCILE, self.reconcile)
 
     def reconcile(self) -> None:
-        for uid in self.ended:
-            self.host.release(uid)
-        self.ended.clear()
+        self.remove_ended()
         self.changed()
 
     def restart(self, settings: Settings | None = None, *, drained: bool = False) -> None:
@@ -127,7 +94,7 @@ class Kubelet:
         self.starts += 1
         for pod_object in sorted(waiting, key=lambda bound: bound.created):
             if pod_object.stage is PodStage.RUNNING:
-                self.admit(pod_object)
+                self.admit_bound(pod_object)
             else:  # it was deleted meanwhile, and never ran
                 self.api.end(pod_object.pod.uid)
         self.changed()
@@ -170,13 +137,4 @@ class Kubelet:
         self.reporting = False
         self.last_report = self.world.now
         self.sequence += 1
-        self.publish(
-            HostReport(
-                host=self.name,
-                machine=self.host.machine,
-                settings=self.host.settings,
-                ledger=self.host.ledger,
-                sequence=self.sequence,
-                kubelet=str(self.starts),
-            )
-        )
+        self.publish(report(self.name, self.host, self.sequence, kubelet=str(self.starts)))

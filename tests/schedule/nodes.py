@@ -5,20 +5,20 @@ from typing import Any
 from alignup.align.workload import Pod
 from alignup.testing.api_server import ApiServer
 from tests.observe.api_objects import SERVED, STEERING, api_pod, node, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 
 class SimulatedNodes:
     def __init__(self, server: ApiServer) -> None:
         self.server = server
-        self.kubelets: dict[str, SimulatedKubelet] = {}
+        self.kubelets: dict[str, ObservedKubelet] = {}
         self._generations: dict[str, int] = {}
         server.serve(SERVED)
         server.serve(STEERING)
 
-    def add(self, name: str, *, observed: bool = True) -> SimulatedKubelet:
+    def add(self, name: str, *, observed: bool = True) -> ObservedKubelet:
         """Add an empty node; with *observed*, also its HostState."""
-        self.kubelets[name] = kubelet = SimulatedKubelet()
+        self.kubelets[name] = kubelet = ObservedKubelet()
         self.server.put(node(name))
         if observed:
             self.report(name)
@@ -36,7 +36,7 @@ class SimulatedNodes:
 
     def admit(self, name: str, pod: Pod) -> None:
         """The kubelet of a node admits a pod that is bound to it, and the observer reports it."""
-        self.kubelets[name].admit(pod)
+        self.kubelets[name].run(pod)
         self.report(name)
 
     def reject(self, pod: Pod, host: str, reason: str = "TopologyAffinityError") -> None:

@@ -11,8 +11,9 @@ from alignup.documents.steering import SteeringInstruction, SteeringSpec
 from alignup.kubernetes.api import ApiClient, Change, EventType, Informer
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.manifests.pod_decoder import read_pod
-from alignup.placement.steered import with_markers, withdraw_markers
-from tests.observe.kubelets import DEVICES, SimulatedKubelet
+from alignup.placement.steered import with_markers
+from alignup.testing.simulated_kubelet import DEVICES
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.nodes import SimulatedNodes
 
 MARKERS = tuple(Device(MARKER, f"numa-{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(8))
@@ -24,12 +25,12 @@ def marked(pod: Pod) -> Pod:
     return made
 
 
-def add_marked_node(nodes: SimulatedNodes, name: str) -> SimulatedKubelet:
+def add_marked_node(nodes: SimulatedNodes, name: str) -> ObservedKubelet:
     """Add a node with 8 markers on each of its NUMA nodes, or give them to one that has none.
 
     Its observer has created its SteeringInstruction.
     """
-    nodes.kubelets[name] = kubelet = SimulatedKubelet(devices=(*DEVICES, *MARKERS))
+    nodes.kubelets[name] = kubelet = ObservedKubelet(devices=(*DEVICES, *MARKERS))
     if name not in {each["metadata"]["name"] for each in nodes.server.objects("nodes")}:
         nodes.add(name)
         nodes.kubelets[name] = kubelet
@@ -78,20 +79,10 @@ class ScriptedObserver:
         kubelet, server = self.nodes.kubelets[name], self.nodes.server
         bound = [each for each in server.objects("pods") if each["spec"].get("nodeName") == name]
         document = next(each for each in bound if each["metadata"]["uid"] not in kubelet.pods)
-        before = kubelet.host.ledger
-        kubelet.host.ledger = withdraw_markers(before, self.withdrawn.get(name, 0))
-        kubelet.admit(replace(read_pod(document), uid=document["metadata"]["uid"]))
-        after = kubelet.host.ledger
-        kubelet.host.ledger = replace(after, devices=after.devices.announce(MARKER, MARKERS))
+        kubelet.run(replace(read_pod(document), uid=document["metadata"]["uid"]), self.withdrawn.get(name, 0))
         if self.withdrawn.pop(name, None) is not None:
             self.report(name, "Done")
         self.nodes.report(name)
 
     def numa_nodes(self, name: str, uid: str) -> NodeSet:
-        """Return the NUMA nodes of everything that a pod holds."""
-        ledger = self.nodes.kubelets[name].host.ledger
-        cpus = bits.union(each for each in ledger.cpus.held.get(uid, {}).values())
-        nodes = bits.of(node for node, all_cpus in ledger.cpus.node_cpus.items() if cpus & all_cpus)
-        for container in ledger.memory.held.get(uid, {}):
-            nodes |= bits.union(block.nodes for block in ledger.memory.blocks(uid, container) or ())
-        return nodes
+        return self.nodes.kubelets[name].numa_nodes(uid)

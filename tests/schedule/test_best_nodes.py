@@ -6,7 +6,7 @@ from alignup.placement.verdict import Verdict, VerdictKind
 from alignup.schedule.best_nodes import choose_best, describe_score, place_pods
 from alignup.schedule.pod_answers import NodeAnswer, group_by_answer
 from tests.align.hosts import pod
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 
 def score(*, nodes: int = 1, stranded: int = 0, approximate: bool = False) -> PlacementScore:
@@ -45,7 +45,7 @@ def test_a_score_is_explained_part_by_part():
 
 
 def test_a_node_is_described_with_pods_that_are_not_there():
-    host = SimulatedKubelet().host
+    host = ObservedKubelet().host
 
     placed = place_pods("a", host, [pod("x", cpu="3"), pod("y", cpu="2"), pod("z", cpu="4")])
 

@@ -13,18 +13,18 @@ from alignup.kubernetes.api import NODES, PODS
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, present_host, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
-from tests.align.hosts import pod
+from tests.align.hosts import GIB, GPU, pod
 from tests.observe.api_objects import api_pod, node, overflowing_pod, received, state_of
-from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 ADMITS, REJECTS, UNKNOWN, NOT_CONSIDERED = NodeAnswerKind
 WIDE = pod("wide", cpu="4", memory="1Gi")  # all CPUs of NUMA node 1
 
 
-def kubelet(*pods: Pod, **changes) -> SimulatedKubelet:
-    made = SimulatedKubelet(**changes)
+def kubelet(*pods: Pod, **changes) -> ObservedKubelet:
+    made = ObservedKubelet(**changes)
     for held in pods:
-        made.admit(held)
+        made.run(held)
     return made
 
 

@@ -8,17 +8,17 @@ from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.cluster_upgrade import check_nodes
 from tests.align.hosts import pod
 from tests.observe.api_objects import api_pod, node, overflowing_pod, received, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 PODS = [pod("young", cpu="2", memory="1Gi"), pod("old", cpu="4", memory="1Gi")]
 
 
 def check(version: str, changes=None, *, present="v1.37.0"):
     """What kubelets of *version* make of a full node ``a`` and of ``b`` without observer."""
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     documents = []
     for day, held in enumerate(PODS):
-        kubelet.admit(held)
+        kubelet.run(held)
         document = api_pod(held, "a")
         document["metadata"]["creationTimestamp"] = f"2026-01-0{9 - day}T00:00:00Z"
         documents.append(convert(document, ApiPod))
@@ -67,7 +67,7 @@ def test_patch_releases_are_the_same_release(present):
 
 def test_a_node_with_a_pod_that_cannot_be_read_cannot_be_checked():
     nodes = [convert(node("a"), ApiNode)]
-    states = [received(state_of("a", SimulatedKubelet()))]
+    states = [received(state_of("a", ObservedKubelet()))]
     pods = [convert(overflowing_pod("large", "a"), ApiPod)]
 
     (a,) = check_nodes(nodes, states, pods, find_release("1.36"))
@@ -102,7 +102,7 @@ def test_gates_that_are_due_are_a_warning():
 
 
 def test_sub_ids_of_a_node_are_checked():
-    kubelet = SimulatedKubelet()
+    kubelet = ObservedKubelet()
     nodes = [convert({**node("a"), "status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}}, ApiNode)]
     states = [received({**state_of("a", kubelet), "subIds": {"subgid": "65536:4294901760"}})]
 
@@ -113,7 +113,7 @@ def test_sub_ids_of_a_node_are_checked():
 
 def test_pods_that_wait_and_get_another_answer_are_named():
     """1.38 takes a CPU of each core in turn."""
-    kubelet = SimulatedKubelet(
+    kubelet = ObservedKubelet(
         shape="pack:1 numa:1 core:4 pu:2",
         cpuManagerPolicyOptions={"distribute-cpus-across-cores": "true"},
         featureGates={"CPUManagerPolicyAlphaOptions": True},

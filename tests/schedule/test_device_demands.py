@@ -17,7 +17,7 @@ from alignup.testing.replay import replay
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.observe.api_objects import api_pod, node, received, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.placement.located_hosts import GPU, GPU_CLASS, device_pod, located_machine
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 from tests.schedule.located_kubelets import located_kubelet
@@ -115,7 +115,7 @@ async def claim_devices(nodes, service, **slices):
     for document in (device_class(), template(count=2), *documents):
         nodes.server.put(document)
     for name, document in zip(slices, documents, strict=True):
-        kubelet = SimulatedKubelet(machine=located_machine().with_reported(()))
+        kubelet = ObservedKubelet(machine=located_machine().with_reported(()))
         kubelet.slices = slices_from(convert(document, ResourceSlice))
         nodes.kubelets[name] = kubelet
         nodes.report(name)

@@ -72,7 +72,7 @@ def admit_bound(nodes, server, pods):
         each, host = by_uid[document["metadata"]["uid"]], document["spec"]["nodeName"]
         kubelet = nodes.kubelets[host]
         if kubelet.host.decide_without_plugins(each).admitted:
-            kubelet.admit(each)
+            kubelet.run(each)
         else:
             rejected.append(each.name)
     return rejected

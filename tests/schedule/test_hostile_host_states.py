@@ -15,10 +15,10 @@ from alignup.kubernetes.api.client import _decode_page
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state_reader
 from alignup.picture.machine_text import draw_text
 from alignup.placement.cluster import Cluster
-from tests.align.hosts import pod
+from tests.align.hosts import GPU, pod
 from tests.effort import SEED, bounded, did, rounds
 from tests.observe.api_objects import received, state_of
-from tests.observe.kubelets import GPU, SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 MUTATIONS = rounds(300, soak=20_000)  #: of each of three runs
 MAX_CALLS = 1_500_000  #: of Python functions for one HostState, whatever is in it
@@ -53,9 +53,9 @@ HOSTILE: tuple[Any, ...] = (
 
 
 def document():
-    kubelet = SimulatedKubelet()
-    kubelet.admit(pod("holder", cpu="2", memory="1Gi", gpu="1"))
-    kubelet.admit(pod("other", cpu="1", memory="2Gi"))
+    kubelet = ObservedKubelet()
+    kubelet.run(pod("holder", cpu="2", memory="1Gi", gpu="1"))
+    kubelet.run(pod("other", cpu="1", memory="2Gi"))
     device = SliceDevice(DeviceId("nic.example.com", "b", "nic-0"), {NUMA_NODE: 1})
     kubelet.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=(device,)),)
     kubelet.claims["other"] = {"default/nic": (device.id,)}

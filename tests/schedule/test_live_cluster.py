@@ -28,7 +28,7 @@ from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.kept_texts import kept_texts
 from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.assumptions import assume, forget
 from tests.schedule.claim_objects import claim, resource_slice
 from tests.schedule.gate.simulated import settle
@@ -183,7 +183,7 @@ async def test_pods_that_are_no_longer_assumed_on_an_unknown_node_are_forgotten(
 
 
 async def test_a_host_state_that_is_created_again_replaces_the_old_one(live, nodes):
-    nodes.kubelets["a"].admit(WIDE)
+    nodes.kubelets["a"].run(WIDE)
     nodes.create(WIDE, "a")
     for _ in range(5):
         nodes.report("a")
@@ -216,7 +216,7 @@ async def test_a_report_during_a_list_of_pods_does_not_end_a_new_pod(live, nodes
         nodes.server.inject(ApiFault(status=503, times=None), verb=verb, resource="pods")
     nodes.server.expire(watches=True)
     await until(lambda: live.pods.listing)
-    nodes.kubelets["a"].admit(WIDE)
+    nodes.kubelets["a"].run(WIDE)
     nodes.report("a")  # while the pod is in no list
     await until(lambda: live.host_states.get("a").generation == 2)
     for verb in ("watch", "list"):
@@ -254,7 +254,7 @@ def with_containers(name, *requests):
     ids=["burstable", "best effort", "with a sidecar of 250m"],
 )
 async def test_containers_that_hold_nothing_are_never_placed_elsewhere(nodes, start_live, asked, log):
-    nodes.kubelets["a"] = SimulatedKubelet(memoryManagerPolicy="None", reservedMemory=[])
+    nodes.kubelets["a"] = ObservedKubelet(memoryManagerPolicy="None", reservedMemory=[])
     nodes.report("a")
     metrics = ScheduleMetrics()
     live = await start_live(metrics=metrics)
@@ -295,7 +295,7 @@ async def test_pods_that_a_kubelet_preempted_are_a_cause_of_their_own(live, node
 
 async def test_containers_of_a_force_deleted_pod_may_still_run(nodes, client, start_live):
     nodes.create(WIDE, "a")
-    nodes.kubelets["a"].admit(WIDE)
+    nodes.kubelets["a"].run(WIDE)
     nodes.report("a")
     live = await start_live(options=LiveClusterOptions(force_deleted_may_run=True))
 
@@ -609,8 +609,8 @@ def objects_of_node(number, state):
 
 async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
     """Apart from bounded memories: of ended pods, which a report may contain or a scheduler ask about, and of parts."""
-    kubelet = SimulatedKubelet()
-    kubelet.admit(pod("any", cpu="1", memory="1Gi"))
+    kubelet = ObservedKubelet()
+    kubelet.run(pod("any", cpu="1", memory="1Gi"))
     state, watched = state_of("any", kubelet), Watched(live)
     for number in range(GONE):
         for document in objects_of_node(number, state):

@@ -20,7 +20,7 @@ from tests.align.hosts import GPU, pod
 from tests.deadlines import until
 from tests.effort import SEED, did, rounds
 from tests.observe.api_objects import overflowing_pod
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.assumptions import assume, forget
 from tests.strategies_pods import guaranteed
 
@@ -46,9 +46,9 @@ def zones(kubelet):
 
 
 def kubelet(*pods: Pod, policy="single-numa-node", scope="container"):
-    made = SimulatedKubelet(topologyManagerPolicy=policy, topologyManagerScope=scope)
+    made = ObservedKubelet(topologyManagerPolicy=policy, topologyManagerScope=scope)
     for held in pods:
-        made.admit(held)
+        made.run(held)
     return made
 
 

@@ -8,7 +8,7 @@ from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.placement.scheduling.options import ExtenderOptions
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.test_extender import PLAIN, bound, create, filtered, occupy
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ def demanding(name, cpu="3", policy="single-numa-node", **asked):
 
 
 async def set_policy(nodes, service, name, policy):
-    nodes.kubelets[name] = SimulatedKubelet(topologyManagerPolicy=policy)
+    nodes.kubelets[name] = ObservedKubelet(topologyManagerPolicy=policy)
     nodes.report(name)
     await until(lambda: service.live.cluster.record(name).report.settings.topology.policy == policy)
 

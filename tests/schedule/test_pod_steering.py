@@ -437,7 +437,7 @@ async def test_a_steered_pod_that_another_overtakes_is_counted_as_overtaken(http
     await create(nodes, service, SMALL)
     assert await bound(http, SMALL, "a") == ""
     del observer.withdrawn["a"]
-    nodes.kubelets["a"].admit(pod("foreign", cpu="1", memory="1Gi"))
+    nodes.kubelets["a"].run(pod("foreign", cpu="1", memory="1Gi"))
 
     await confirmed(service, observer, "a", "small")
 

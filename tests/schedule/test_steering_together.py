@@ -54,8 +54,7 @@ class Together:
     async def end(self, pod) -> None:
         self.server.remove("pods", pod.name)
         self.kubelet.end(pod.uid)
-        self.kubelet.host.release(pod.uid)
-        self.kubelet.ended.clear()
+        self.kubelet.remove_ended()
         self.kubelet.write(self.kubelet.directory)
 
     def counted(self, outcome):

@@ -26,11 +26,11 @@ from alignup.simulate.cluster_result import (
 )
 from alignup.simulate.node_report import build_timeline
 from alignup.simulate.sweeps import COLUMNS, combination_means, figures, invalid_combinations
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from alignup.web.charts import MAX_POINTS
 from tests.align.hosts import make_pod
 from tests.effort import examples
 from tests.html_reader import HtmlReader, rows_of
-from tests.observe.kubelets import SimulatedKubelet
 
 DEVICE = "example.com/gpu"
 HOSTILE = "\"'><script>alert(1)</script>"

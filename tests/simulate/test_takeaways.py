@@ -13,8 +13,8 @@ from alignup.simulate.cluster_result import WaitingTimes
 from alignup.simulate.node_simulation import AlignmentCounts
 from alignup.simulate.sweeps import combination_means
 from alignup.simulate.takeaways import cluster_takeaway, comparison_takeaway, node_takeaway, sweep_takeaway
+from alignup.testing.simulated_kubelet import SimulatedKubelet
 from tests.align.hosts import make_pod
-from tests.observe.kubelets import SimulatedKubelet
 from tests.simulate.test_html_reports import result as fleet_result
 from tests.simulate.test_html_reports import row
 

@@ -11,8 +11,8 @@ from alignup.testing import dra_driver as driver_program
 from alignup.testing import script
 from alignup.testing.api_server import ApiServer
 from alignup.testing.dra_driver import ACTIONS, main
+from tests.testing.dra_driver_client import DraDriverClient, make_claim
 from tests.testing.processes import program_process
-from tests.testing.scripted_kubelet import ScriptedKubelet, make_claim
 
 pytestmark = pytest.mark.anyio
 
@@ -33,23 +33,23 @@ async def until_exists(path):
 
 
 async def test_it_publishes_prepares_and_stops_on_sigterm(directory, server, tmp_path):
-    kubelet = ScriptedKubelet(directory)
+    client = DraDriverClient(directory)
     claim = make_claim("a", "gpu-1")
     server.put(claim)
     options = (*OPTIONS, "--dir", str(directory), "--kubeconfig", str(tmp_path / "config"))
     async with program_process("alignup.testing.dra_driver", *options) as driver:
         await until_exists(directory / "plugins_registry" / "gpu.example.com-reg.sock")
-        await kubelet.register()
+        await client.register()
         assert driver.stdout is not None
         assert driver.stderr is not None
         printed = await driver.stdout.readline()
-        await kubelet.register()
+        await client.register()
         again = await driver.stdout.readline()
         slices = server.objects("resourceslices")
-        prepared = await kubelet.prepare(claim)
-        missing = await kubelet.prepare(make_claim("b"))
+        prepared = await client.prepare(claim)
+        missing = await client.prepare(make_claim("b"))
         server.tokens = {"another"}
-        forbidden = await kubelet.prepare(make_claim("c"))
+        forbidden = await client.prepare(make_claim("c"))
         driver.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(driver.wait(), 60) == 0
         errors = await driver.stderr.read()
@@ -63,17 +63,17 @@ async def test_it_publishes_prepares_and_stops_on_sigterm(directory, server, tmp
 
 
 async def test_it_runs_its_script(directory, server, tmp_path):
-    kubelet = ScriptedKubelet(directory)
+    client = DraDriverClient(directory)
     file = tmp_path / "script"
     file.write_text('{"do": "claim", "claim": "*", "error": "out of order"}\n{"do": "crash", "after": 1000}')
     options = (*OPTIONS, "--dir", str(directory), "--kubeconfig", str(tmp_path / "config"), "--script", str(file))
     async with program_process("alignup.testing.dra_driver", *options) as driver:
         await until_exists(directory / "plugins_registry" / "gpu.example.com-reg.sock")
-        await kubelet.register()
+        await client.register()
         assert driver.stdout is not None
         await driver.stdout.readline()
 
-        assert await kubelet.prepare(make_claim("a", "gpu-0")) == {"a": "out of order"}
+        assert await client.prepare(make_claim("a", "gpu-0")) == {"a": "out of order"}
 
 
 def test_it_prints_slices(capsys):

@@ -1,4 +1,4 @@
-"""The DRA driver with a scripted kubelet: registration, claims, health, slices and faults."""
+"""The DRA driver with a client in place of a kubelet: registration, claims, health, slices and faults."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from alignup.kubernetes.plugins.unix_grpc import StatusError
 from alignup.testing import ClaimFault, DraDevice, DraDriver, Fault
 from tests.short_paths import short_directory
-from tests.testing.scripted_kubelet import ScriptedKubelet, make_claim
+from tests.testing.dra_driver_client import DraDriverClient, make_claim
 
 pytestmark = pytest.mark.anyio
 
@@ -25,11 +25,11 @@ RECORDED = ("resource_claim", "pod_resources")
 
 @asynccontextmanager
 async def registered(directory, devices="2@0,2@1", node="worker"):
-    """Yield a driver and the kubelet that it is registered with."""
-    kubelet = ScriptedKubelet(directory)
+    """Yield a driver and the client that has registered it."""
+    client = DraDriverClient(directory)
     async with DraDriver(GPU, devices, directory=directory, node=node) as driver:
-        await kubelet.register()
-        yield driver, kubelet
+        await client.register()
+        yield driver, client
 
 
 def put(driver, name, *devices, **fields):
@@ -44,30 +44,30 @@ def names(devices):
 
 class TestRegistration:
     async def test_the_kubelet_learns_name_endpoint_and_services(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             await driver.wait_registered()
 
-            assert (kubelet.info.type, kubelet.info.name) == ("DRAPlugin", GPU)
-            assert kubelet.info.endpoint == str(directory / "plugins" / GPU / "dra.sock")
-            assert list(kubelet.info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
+            assert (client.info.type, client.info.name) == ("DRAPlugin", GPU)
+            assert client.info.endpoint == str(directory / "plugins" / GPU / "dra.sock")
+            assert list(client.info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
             assert (driver.registrations, driver.rejections) == (1, [])
         assert [path for path in directory.rglob("*") if path.is_socket()] == []
 
     async def test_a_rejection_is_recorded(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             driver.versions = ("v9.DRAPlugin",)
-            await kubelet.register(error="no version in common")
+            await client.register(error="no version in common")
             await driver.wait_rejected()
 
-            assert list(kubelet.info.supported_versions) == ["v9.DRAPlugin"]
+            assert list(client.info.supported_versions) == ["v9.DRAPlugin"]
             assert (driver.registrations, driver.rejections) == (1, ["no version in common"])
 
     async def test_a_registration_can_fail_and_be_withdrawn(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             driver.inject("GetInfo", Fault(error="not now", times=1))
             with pytest.raises(StatusError, match="not now"):
-                await kubelet.register()
-            await kubelet.register()
+                await client.register()
+            await client.register()
             await driver.unregister()
 
             assert driver.socket.exists()
@@ -77,31 +77,31 @@ class TestRegistration:
 
 class TestClaims:
     async def test_allocated_devices_are_prepared(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claim = put(driver, "pair", "gpu-1", "gpu-2", request="gpus/large")
 
-            prepared = await kubelet.prepare(claim)
+            prepared = await client.prepare(claim)
 
             assert [str(device) for device in prepared["pair"]] == [
                 f'request_names: "gpus"\npool_name: "worker"\ndevice_name: "{name}"\n' for name in ("gpu-1", "gpu-2")
             ]
 
     async def test_results_of_other_drivers_are_ignored(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claim = make_claim("nic", "nic-0", driver="nic.example.com")
             driver.put_claim(claim)
 
-            assert await kubelet.prepare(claim) == {"nic": []}
+            assert await client.prepare(claim) == {"nic": []}
 
     async def test_preparing_twice_gives_the_same_answer(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claim = put(driver, "a", "gpu-0")
-            first = await kubelet.prepare(claim)
+            first = await client.prepare(claim)
             put(driver, "a", "gpu-3")
 
-            assert await kubelet.prepare(claim) == first
+            assert await client.prepare(claim) == first
             assert driver.claim_calls(PREPARE, "uid-of-a") == 2
-            assert await kubelet.unprepare(claim) == await kubelet.unprepare(claim) == {"a": ""}
+            assert await client.unprepare(claim) == await client.unprepare(claim) == {"a": ""}
             assert driver.claim_calls("NodeUnprepareResources", "uid-of-a") == 2
             assert driver.prepared == {}
 
@@ -119,21 +119,21 @@ class TestClaims:
         ],
     )
     async def test_a_wrong_claim_is_an_error_in_the_response(self, directory, claim, text):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             if claim is not None:
                 driver.put_claim(claim)
-            await kubelet.prepare(put(driver, "b", "gpu-3"))
+            await client.prepare(put(driver, "b", "gpu-3"))
 
-            prepared = await kubelet.prepare(make_claim("a"), make_claim("b"))
+            prepared = await client.prepare(make_claim("a"), make_claim("b"))
 
             assert text in prepared["a"]
             assert names(prepared["b"]) == ["gpu-3"]
 
     async def test_shared_devices_have_several_holders(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claims = [put(driver, name, "gpu-0", shareID=f"share-of-{name}") for name in "ab"]
 
-            prepared = await kubelet.prepare(*claims)
+            prepared = await client.prepare(*claims)
 
             shares = {name: [device.share_id for device in devices] for name, devices in prepared.items()}
             assert shares == {"a": ["share-of-a"], "b": ["share-of-b"]}
@@ -143,14 +143,14 @@ class TestClaims:
         allocations = {"a": ("gpu-0", "gpu-1"), "b": ("gpu-1", "gpu-2"), "c": ("gpu-3",)}
         expected: dict[str, list[str]] = {}
         with short_directory() as directory:
-            async with registered(directory) as (driver, kubelet):
+            async with registered(directory) as (driver, client):
                 claims = {name: put(driver, name, *devices) for name, devices in allocations.items()}
                 for prepare, name in steps:
                     if not prepare:
-                        assert await kubelet.unprepare(claims[name]) == {name: ""}
+                        assert await client.unprepare(claims[name]) == {name: ""}
                         expected.pop(name, None)
                         continue
-                    answer = (await kubelet.prepare(claims[name]))[name]
+                    answer = (await client.prepare(claims[name]))[name]
                     taken = {device for other, held in expected.items() if other != name for device in held}
                     if taken.isdisjoint(allocations[name]):
                         expected[name] = names(answer)
@@ -163,14 +163,14 @@ class TestClaims:
     async def test_cdi_files_are_written_and_removed(self, directory):
         async with registered(directory, [DraDevice(name="gpu-0", cdi_ids=("vendor.com/gpu=all",))]) as (
             driver,
-            kubelet,
+            client,
         ):
             driver.cdi_directory = directory / "cdi"
             claim = put(driver, "a", "gpu-0")
-            (device,) = (await kubelet.prepare(claim))["a"]
+            (device,) = (await client.prepare(claim))["a"]
             (path,) = driver.cdi_directory.iterdir()
             document = json.loads(path.read_text())
-            await kubelet.unprepare(claim)
+            await client.unprepare(claim)
 
             assert list(device.cdi_device_ids) == ["vendor.com/gpu=all", f"{GPU}/device=uid-of-a-gpu-0"]
             edits = {"name": "uid-of-a-gpu-0", "containerEdits": {"env": ["DRA_GPU_0=gpu-0"]}}
@@ -180,10 +180,10 @@ class TestClaims:
     @pytest.mark.parametrize("name", ["claimed", "extended", "implicit"])
     async def test_a_real_claim_is_prepared_as_a_real_kubelet_listed_it(self, directory, name):
         claim, response = (json.loads((RECORDINGS / f"{kind}_{name}.json").read_text()) for kind in RECORDED)
-        async with registered(directory, "1@0,1@1,1@2,1@3", node="node-a") as (driver, kubelet):
+        async with registered(directory, "1@0,1@1,1@2,1@3", node="node-a") as (driver, client):
             driver.put_claim(claim)
 
-            ((claim_name, prepared),) = (await kubelet.prepare(claim)).items()
+            ((claim_name, prepared),) = (await client.prepare(claim)).items()
 
         (resources,) = response["pod_resources"][0]["containers"][0]["dynamic_resources"]
         listed = [(device["pool_name"], device["device_name"]) for device in resources["claim_resources"]]
@@ -193,36 +193,36 @@ class TestClaims:
 
 class TestFaults:
     async def test_a_call_fails_as_a_whole(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claim = put(driver, "a", "gpu-0")
             driver.inject(PREPARE, Fault(error="no firmware", code="UNAVAILABLE", times=1))
 
             with pytest.raises(StatusError, match="no firmware") as failed:
-                await kubelet.prepare(claim)
+                await client.prepare(claim)
 
             assert failed.value.code is grpc.StatusCode.UNAVAILABLE
-            assert names((await kubelet.prepare(claim))["a"]) == ["gpu-0"]
+            assert names((await client.prepare(claim))["a"]) == ["gpu-0"]
 
     async def test_a_claim_fails_alone(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claims = [put(driver, "a", "gpu-0"), put(driver, "b", "gpu-1")]
             driver.inject_claim("a", ClaimFault(error="too hot"))
 
-            failed = await kubelet.prepare(*claims)
+            failed = await client.prepare(*claims)
             driver.inject_claim("a", ClaimFault())
-            prepared = await kubelet.prepare(*claims)
+            prepared = await client.prepare(*claims)
 
             assert (failed["a"], names(failed["b"])) == ("too hot", ["gpu-1"])
             assert names(prepared["a"]) == ["gpu-0"]
 
     async def test_a_response_may_lack_a_claim_or_name_other_devices(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claims = [put(driver, "a", "gpu-0"), put(driver, "b", "gpu-1"), put(driver, "c", "gpu-2")]
             driver.inject_claim("uid-of-a", ClaimFault(missing=True))
             driver.inject_claim("*", ClaimFault(devices=("gpu-8", "gpu-9")))
             driver.inject_claim("c", ClaimFault())
 
-            prepared = await kubelet.prepare(*claims)
+            prepared = await client.prepare(*claims)
 
             assert {name: names(devices) for name, devices in prepared.items()} == {
                 "b": ["gpu-8", "gpu-9"],
@@ -230,19 +230,19 @@ class TestFaults:
             }
 
     async def test_a_claim_that_cannot_be_unprepared_stays_prepared(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claim = put(driver, "a", "gpu-0")
-            await kubelet.prepare(claim)
+            await client.prepare(claim)
             driver.inject_claim("a", ClaimFault(error="busy"), method="NodeUnprepareResources")
 
-            assert await kubelet.unprepare(claim) == {"a": "busy"}
+            assert await client.unprepare(claim) == {"a": "busy"}
             assert list(driver.prepared) == ["uid-of-a"]
 
     async def test_a_call_hangs_until_it_is_released(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claim = put(driver, "a", "gpu-0")
             driver.inject(PREPARE, Fault(hang=True))
-            pending = asyncio.create_task(kubelet.prepare(claim))
+            pending = asyncio.create_task(client.prepare(claim))
             await driver.wait_called(PREPARE)
             prepared_before = dict(driver.prepared)
 
@@ -252,11 +252,11 @@ class TestFaults:
             assert prepared_before == {}
 
     async def test_a_stopped_driver_stays_registered_and_keeps_its_claims(self, directory):
-        async with registered(directory) as (driver, kubelet):
+        async with registered(directory) as (driver, client):
             claim = put(driver, "a", "gpu-0")
-            await kubelet.prepare(claim)
+            await client.prepare(claim)
             driver.inject("NodeUnprepareResources", Fault(hang=True))
-            pending = asyncio.create_task(kubelet.unprepare(claim))
+            pending = asyncio.create_task(client.unprepare(claim))
             await driver.wait_called("NodeUnprepareResources")
 
             await driver.stop()
@@ -264,18 +264,18 @@ class TestFaults:
             with pytest.raises(StatusError) as broken:
                 await pending
             with pytest.raises(StatusError) as refused:
-                await kubelet.prepare(claim)
+                await client.prepare(claim)
             assert {broken.value.code, refused.value.code} == {grpc.StatusCode.UNAVAILABLE}
             assert driver.registration_socket.exists()
             await driver.start()
             assert list(driver.prepared) == ["uid-of-a"]
-            assert names((await kubelet.prepare(claim))["a"]) == ["gpu-0"]
+            assert names((await client.prepare(claim))["a"]) == ["gpu-0"]
 
 
 async def test_health_is_streamed(directory):
-    async with registered(directory) as (driver, kubelet):
+    async with registered(directory) as (driver, client):
         driver.set_health("gpu-0", "HEALTHY")
-        async with aclosing(kubelet.watch_health()) as changes:
+        async with aclosing(client.watch_health()) as changes:
             first = await anext(changes)
             driver.set_health("gpu-1", "UNHEALTHY", "too hot")
             second = await anext(changes)
@@ -287,7 +287,7 @@ async def test_health_is_streamed(directory):
 
 
 async def test_an_unregistered_driver_still_streams_health(directory):
-    async with registered(directory) as (driver, kubelet), aclosing(kubelet.watch_health()) as changes:
+    async with registered(directory) as (driver, client), aclosing(client.watch_health()) as changes:
         assert await anext(changes) == {}
         await driver.unregister()
         driver.set_health("gpu-0", "HEALTHY")

@@ -1,6 +1,7 @@
-"""Scriptable test servers on real sockets.
+"""Scriptable test servers on real sockets, and a simulated kubelet.
 
-A device plugin and a DRA driver are here, a Kubernetes API server in ``alignup.testing.api_server``. The plugin
+A device plugin and a DRA driver are here, a Kubernetes API server in ``alignup.testing.api_server``, and the kubelet in
+``alignup.testing.simulated_kubelet``. The plugin
 implements the kubelet's device plugin API (v1beta1), so it registers with a kubelet as well as with the agent; the
 driver implements the kubelet's API for Dynamic Resource Allocation (v1).
 ``docs/testing.md`` shows how to use them, as processes and in tests.

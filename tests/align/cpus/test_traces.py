@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from alignup.align.cpus.selection import PackedSelection
 from alignup.align.release import NEWEST
-from tests.align.cpus.kubelet_traces import Json, KubeletModel, names, pod_json, pod_jsons
+from tests.align.cpus.cpu_manager_model import CpuManagerModel, Json, names, pod_json, pod_jsons
 from tests.conformance.test_cpu_trace import Trace, check, compare, create
 from tests.effort import examples
 from tests.vector_types import pod_of, view_of
@@ -25,7 +25,7 @@ def trace(pods: list[Json], events: list[Json]) -> Json:
     view = view_of(TOPOLOGY)
     selection = PackedSelection(view, spread=False, by_cache=False)
     nodes = {node: frozenset(range(6 * node, 6 * node + 6)) for node in (0, 1)}
-    model = KubeletModel(nodes, selection, {pod["uid"]: pod for pod in pods})
+    model = CpuManagerModel(nodes, selection, {pod["uid"]: pod for pod in pods})
     return {
         "topology": TOPOLOGY,
         "options": [],

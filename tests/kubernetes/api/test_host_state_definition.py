@@ -9,7 +9,7 @@ from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 
 FILE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
 
@@ -38,7 +38,7 @@ def test_it_has_every_field_of_the_objects():
     assert definition["metadata"]["name"] == HOST_STATES.full_name
     fields = version["schema"]["openAPIV3Schema"]["properties"]
     assert fields.keys() == to_object(full).keys()
-    written = to_object(host_state(join(SimulatedKubelet().sources())))
+    written = to_object(host_state(join(ObservedKubelet().sources())))
     types = {"integer": int, "string": str, "object": dict, "array": list}
     assert all(isinstance(value, types[fields[name]["type"]]) for name, value in written.items())
 

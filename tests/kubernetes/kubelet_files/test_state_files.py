@@ -16,6 +16,7 @@ from alignup.align.workload import Resources
 from alignup.kubernetes.kubelet_files.allocated_pods import (
     ALLOCATED_PODS_FILE,
     AllocatedPod,
+    dump_allocated_pods,
     parse_allocated_pods,
     read_allocated_pods,
 )
@@ -38,7 +39,6 @@ from alignup.kubernetes.kubelet_files.state_files import (
     struct_checksum_text,
     write_state_files,
 )
-from tests.kubernetes.kubelet_files.allocated_pods import dump_allocated_pods
 
 NO_GATES = FeatureGates()
 PODS = FeatureGates({"PodLevelResourceManagers": True})

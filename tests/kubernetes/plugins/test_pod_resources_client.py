@@ -7,7 +7,12 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
-from alignup.kubernetes.plugins.pod_resources import pod_resources_client, serve_pod_resources
+from alignup.kubernetes.plugins.pod_resources import (
+    list_allocatable,
+    list_pod,
+    pod_resources_client,
+    serve_pod_resources,
+)
 from tests.align import hosts
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +49,7 @@ async def test_list_has_each_device_once_with_all_its_nodes(client, host):
     assert {device.id: device.nodes for device in container.devices} == {
         id_: {"one": 2, "two": 3, "none": None}[id_] for id_ in host.ledger.devices.holds("a", "app")[GPU]
     }
-    assert await client.get("default", "a") == pod
+    assert await client.get("default", "a") == pod == list_pod(host, host.ledger.pods["a"].pod)
 
 
 async def test_allocatable_resources_are_those_of_the_host(client, host):
@@ -56,6 +61,7 @@ async def test_allocatable_resources_are_those_of_the_host(client, host):
         ("one", 2),
         ("two", 3),
     ]
+    assert allocatable == list_allocatable(host)
 
 
 async def test_a_kubelet_that_does_not_answer_is_an_error(directory, client):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count, cycle, product
 
-from alignup.align import bits
+from alignup.align.bits import NodeSet
 from alignup.align.devices.demanded_locality import check_demand, locality_demands
 from alignup.align.fit import NodeAllocatable, UsedResources, insufficient_resources
 from alignup.align.host import Host
@@ -27,10 +27,10 @@ from alignup.align.workload.names import (
 from alignup.align.workload.pod import PodClaim
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.facts import GroupKey, WaitingOrder, WaitState
-from alignup.placement.steered import with_markers, withdraw_markers
+from alignup.placement.steered import ANYWHERE, with_markers
 from tests.align.hosts import GPU, NIC, make_host
 from tests.placement.model_api import ApiServer, PodObject, Watch, World
-from tests.placement.model_kubelet import Kubelet
+from tests.placement.model_kubelet import ModelKubelet
 from tests.placement.scheduling.machine import SCHEDULER
 from tests.strategies_pods import container, guaranteed
 
@@ -74,7 +74,7 @@ class ModelPod(PodObject):
         return WaitState.UNSCHEDULABLE if self.unschedulable and not self.gates else WaitState.OTHER
 
 
-class FrozenKubelet(Kubelet):
+class FrozenKubelet(ModelKubelet):
     """A kubelet whose pods do not end while *frozen* says so, unless they are deleted."""
 
     frozen: Callable[[], bool] = staticmethod(lambda: False)
@@ -82,34 +82,20 @@ class FrozenKubelet(Kubelet):
     def __init__(self, name: str, host: Host, api: "ModelApi") -> None:
         self.demands = 0  #: demands for near devices of pods that it has admitted
         self.seen: set[str] = set()  #: uids of pods that it has decided on
-        self.numa_nodes: dict[str, int] = {}  #: uid → those of the CPUs and devices of each pod that it has admitted
+        self.used_numa_nodes: dict[str, int] = {}  #: by uid, of each pod that it has admitted
         self.steered = (0, "", 0)  #: the generation of the last instruction, the uid of its pod, and NUMA nodes
         self._api = api
         super().__init__(name, host, api, api.publish)
 
-    def admit(self, pod_object: PodObject) -> None:
+    def admit_bound(self, pod_object: PodObject, markers: NodeSet = ANYWHERE) -> None:
         """Decide with the markers that are not withdrawn."""
         self.seen.add(pod_object.pod.uid)
         generation, uid, nodes = self.steered
-        before = self.host.ledger
-        self.host.ledger = withdraw_markers(before, nodes)
-        super().admit(pod_object)
+        super().admit_bound(pod_object, markers or nodes)
         self.check_devices(pod_object.pod)
-        self.numa_nodes[pod_object.pod.uid] = self.used_numa_nodes(pod_object.pod.uid)
-        after, markers = self.host.ledger, before.devices.inventories[MARKER]
-        self.host.ledger = replace(after, devices=after.devices.with_inventory(MARKER, markers))
+        self.used_numa_nodes[pod_object.pod.uid] = self.numa_nodes(pod_object.pod.uid)
         if uid == pod_object.pod.uid:
             self.steer(generation, "", 0, "Done")
-
-    def used_numa_nodes(self, uid: str) -> int:
-        ledger = self.host.ledger
-        cpus = ledger.cpus.owned(uid)
-        nodes = bits.of(node for node, node_cpus in ledger.cpus.node_cpus.items() if cpus & node_cpus)
-        for devices in ledger.devices.held.get(uid, {}).values():
-            for resource, ids in devices.items():
-                on = {device.id: device.nodes or 0 for device in ledger.devices.inventories[resource].devices}
-                nodes |= bits.union(on[device] for device in ids)
-        return nodes
 
     def check_devices(self, pod: Pod) -> None:
         """An admitted pod has devices that are as near as it demands."""

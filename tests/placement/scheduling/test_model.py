@@ -293,7 +293,7 @@ class Model:
         }
         self.counts.steered += len(confirmed)
         for uid, node in confirmed.items():
-            numa_nodes, target = self.kubelets[node].numa_nodes[uid], self.targets[uid]
+            numa_nodes, target = self.kubelets[node].used_numa_nodes[uid], self.targets[uid]
             deviates = numa_nodes & target != numa_nodes
             reports = [
                 each.details

@@ -19,7 +19,7 @@ from alignup.schedule.node_selection import exclusions
 from alignup.schedule.schedulable_nodes import NodeCapacity
 from alignup.testing.api_server import ApiServer
 from tests.observe.api_objects import api_pod, node
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.claim_objects import DraPlugin
 from tests.schedule.nodes import SimulatedNodes
 
@@ -38,7 +38,7 @@ class GatedCluster(SimulatedNodes):
         self.rejected: list[str] = []  #: pods that kubelets rejected
         self._read: dict[str, Pod] = {}
 
-    def add(self, name: str, *, observed: bool = True, **changes: Any) -> SimulatedKubelet:
+    def add(self, name: str, *, observed: bool = True, **changes: Any) -> ObservedKubelet:
         made = super().add(name, observed=observed)
         self.change(name, **changes)
         return made
@@ -90,10 +90,8 @@ class GatedCluster(SimulatedNodes):
             if claim["metadata"]["name"].startswith(f"{name}-"):
                 self.server.remove("resourceclaims", claim["metadata"]["name"])
         if host and uid in self.kubelets[host].pods:
-            kubelet = self.kubelets[host]
-            kubelet.end(uid)
-            kubelet.host.release(uid)
-            kubelet.ended.clear()
+            self.kubelets[host].end(uid)
+            self.kubelets[host].remove_ended()
             self.report(host)
 
     # The scheduler and the kubelets
@@ -146,9 +144,7 @@ class GatedCluster(SimulatedNodes):
             self.server.put({**document, "status": {**status, "conditions": [condition]}})
 
     def _admit(self, pod: Pod, host: str) -> None:
-        kubelet = self.kubelets[host]
-        if kubelet.host.decide_without_plugins(pod).admitted:
-            kubelet.admit(pod)
+        if self.kubelets[host].admit(pod).admitted:
             self.report(host)
         else:
             self.rejected.append(pod.name)

@@ -235,7 +235,7 @@ async def test_claims_of_a_gang_are_looked_at_once_on_each_node_that_admits_its_
     """Its pods differ in their names only, and one of three nodes is full."""
     cluster.add("c")
     cluster.gate(pod("first", cpu="4"), nodeName="c")
-    cluster.kubelets["c"].admit(pod("first", cpu="4"))
+    cluster.kubelets["c"].run(pod("first", cpu="4"))
     cluster.report("c")
     await until(lambda: len(live.cluster.hosts) == 3 and live.verdict(pod("p", cpu="4"), "c").rejection)
     claim_fit = Mock(wraps=live.claim_fit)

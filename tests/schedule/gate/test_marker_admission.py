@@ -15,8 +15,9 @@ from alignup.schedule.gate.marker_admission import (
     MarkerReviews,
 )
 from alignup.testing.api_server.patches import json_patch
+from alignup.testing.simulated_kubelet import DEVICES
 from tests.deadlines import until
-from tests.observe.kubelets import DEVICES, SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.gate.test_admission import owned, review
 from tests.schedule.observers import MARKERS, add_marked_node
 
@@ -99,7 +100,7 @@ async def test_one_numa_node_must_hold_it_on_all_machines_that_it_may_go_to(ask,
     """Node ``c`` has NUMA nodes of 1 CPU, where a pod of 2 CPUs needs two."""
     cluster.add("c", labels={"size": "tiny"})
     devices = tuple(Device(MARKER, f"n{node}-{number}", nodes=1 << node) for node in range(8) for number in range(8))
-    tiny = SimulatedKubelet(
+    tiny = ObservedKubelet(
         shape="pack:1 numa:8 core:1 pu:1", devices=(*DEVICES, *devices), topologyManagerPolicy="best-effort"
     )
     cluster.kubelets["c"] = tiny
@@ -116,7 +117,7 @@ async def test_one_numa_node_must_hold_it_on_all_machines_that_it_may_go_to(ask,
 
 
 async def test_nothing_is_steered_where_nothing_is_exclusive(ask, cluster, live):
-    shared = SimulatedKubelet(devices=MARKERS, cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=[])
+    shared = ObservedKubelet(devices=MARKERS, cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=[])
     cluster.kubelets["a"] = shared
     cluster.report("a")
     await until(lambda: not live.cluster.record("a").model.host.cpus.allocatable)

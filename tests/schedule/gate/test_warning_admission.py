@@ -19,7 +19,7 @@ from alignup.web.metrics import metrics_lines
 from alignup.web.sockets import tcp_socket
 from tests.align.hosts import pod as held_pod
 from tests.deadlines import until
-from tests.observe.kubelets import SimulatedKubelet
+from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.gate.test_admission import owned, review
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +78,7 @@ async def ask(live):
 
 async def add_node(cluster, live, name, *, report=None, **changes):
     cluster.add(name, **(report or {}))
-    cluster.kubelets[name] = kubelet = SimulatedKubelet(**changes)
+    cluster.kubelets[name] = kubelet = ObservedKubelet(**changes)
     cluster.report(name)
     await until(lambda: (record := live.cluster.record(name)) and record.model.machine.cpus == kubelet.machine.cpus)
     settings = kubelet.host.settings

@@ -4,6 +4,7 @@ The kubelet writes it last in an admission, and only if the pod is admitted. Aft
 the pod's spec, and it is what the kubelet counts with. An ended pod stays in the file until the next admission.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -91,3 +92,21 @@ def read_allocated_pods(directory: Path, *, cache: KnownFiles | None = None) -> 
     path = directory / ALLOCATED_PODS_FILE
     text = atomic_files.read(path)
     return None if text is None else decode_once(parse_allocated_pods, text, path, cache)
+
+
+def dump_allocated_pods(pods: AllocatedPods) -> bytes:
+    """Return the file as a kubelet writes it."""
+    entries = {
+        uid: {
+            "ContainerResources": {name: _amounts(resources) for name, resources in pod.containers.items()},
+            "PodLevelResources": _amounts(pod.resources),
+        }
+        for uid, pod in pods.items()
+    }
+    data = json.dumps({"entries": entries})
+    return json.dumps({"data": data, "checksum": fnv1a(data_checksum_text(data))}).encode()
+
+
+def _amounts(resources: Resources) -> dict[str, dict[str, str]]:
+    limits = {name: str(amount) for name, amount in resources.limits.items()}
+    return {"limits": limits, "requests": {name: str(amount) for name, amount in resources.requests.items()}}

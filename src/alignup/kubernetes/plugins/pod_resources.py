@@ -253,6 +253,16 @@ async def pod_resources_client(path: Path, *, seconds: float = TIMEOUT) -> Async
         yield PodResourcesClient(channel, path, timeout=seconds)
 
 
+def list_pod(host: Host, pod: Pod) -> ListedPod:
+    """Return what a client of the endpoint gets about an admitted pod."""
+    return _listed_pod(_pod(host, pod))
+
+
+def list_allocatable(host: Host) -> ListedResources:
+    """Return what a client of the endpoint gets as allocatable."""
+    return _listed_resources(_allocatable(host, wire.AllocatableResourcesRequest()), {})
+
+
 def _listed_pod(pod: wire.PodResources) -> ListedPod:
     return ListedPod(
         namespace=pod.namespace,

@@ -1,7 +1,8 @@
 """Traces of the kubelet's CPU manager in the format of the vectors, drawn at random and made by a plain model of it.
 
 The model keeps sets in dictionaries and has the kubelet's faults: it gives CPUs of another pod that a pod may reuse,
-and places a pod with pod-level resources again. Only the selection of CPUs is ours.
+and places a pod with pod-level resources again. Only the selection of CPUs is ours, for the model
+checks ours: ``alignup.testing.simulated_kubelet`` decides with the code under test.
 """
 
 from itertools import combinations
@@ -17,7 +18,7 @@ Json = dict[str, Any]
 Cpus = frozenset[int]
 
 
-class KubeletModel:
+class CpuManagerModel:
     def __init__(self, nodes: dict[int, Cpus], selection: PackedSelection, pods: dict[str, Json]) -> None:
         self.nodes, self.selection, self.pods = nodes, selection, pods
         self.shared: Cpus = frozenset().union(*nodes.values())

@@ -1,4 +1,4 @@
-"""The kubelet's side of a DRA driver: it registers what is in the registration directory, and calls it."""
+"""A client of a DRA driver, as a kubelet is: it registers the driver and calls it, and admits no pods."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from alignup.wire import plugin_registration_pb2 as registration_wire
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 
-class ScriptedKubelet:
+class DraDriverClient:
     def __init__(self, directory):
         self.directory = directory
         self.info = registration_wire.PluginInfo()  #: what the driver has told
