@@ -44,7 +44,7 @@ class FaultyCluster:
         """Send *count* pods with all faults among them, wait until all have ended, and count them."""
         faults = self.faults()
         steps = {(number + 1) * count // (len(faults) + 1): fault for number, fault in enumerate(faults)}
-        chance = random.Random(SEED)  # noqa: S311
+        chance = random.Random(SEED)
         for number in range(count):
             if number in steps:
                 steps[number]()

@@ -143,9 +143,7 @@ class ClusterGuest:
         )
         command = list(guest.qemu_command(self.shape, (self.image, second), kernel, network=network))
         out = self._stack.enter_context(self.console.open("wb"))
-        self._process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         return self
 
     def __exit__(

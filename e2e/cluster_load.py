@@ -174,7 +174,7 @@ class ClusterLoad:
         self.nodes = nodes
         self.created = 0
         self._client, self._rate, self._gated = client, rate, gated
-        self._chance = random.Random(seed)  # noqa: S311
+        self._chance = random.Random(seed)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -224,7 +224,7 @@ async def replace_nodes(nodes: LoadedNodes, first: int) -> None:
 def check_load(load: ClusterLoad, work: str) -> None:
     """Fail if a pod was rejected, never came, or was promised CPUs that another one held."""
     nodes = load.nodes
-    print(f"{work}: {load.created} pods, {nodes.deviations} with other CPUs than promised, {len(nodes.stuck)} stuck")  # noqa: T201
+    print(f"{work}: {load.created} pods, {nodes.deviations} with other CPUs than promised, {len(nodes.stuck)} stuck")
     if nodes.rejected or nodes.promised_twice:
         raise AssertionError(f"rejected: {nodes.rejected}; promised twice: {nodes.promised_twice}")
     if nodes.admitted != load.created - len(nodes.stuck):
@@ -236,7 +236,7 @@ def check_memory(memory: Sequence[tuple[float, float]], seconds: float) -> None:
     settled = median(size for at, size in memory if SETTLED <= at / seconds < SETTLED + 0.1)
     end = median(size for at, size in memory if at / seconds >= 0.9)
     course = " ".join(f"{size:.1f}" for _, size in memory[:: max(len(memory) // 20, 1)])
-    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end; over time {course}")  # noqa: T201
+    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end; over time {course}")
     if seconds >= SETTLING_SECONDS and end >= settled * GROWTH:
         raise AssertionError(f"memory has grown from {settled:.1f} to {end:.1f} MiB")
 
@@ -250,7 +250,7 @@ async def loaded_cluster(
     async with PersistentClient(access, timing=Timing(attempts=1, longest_retry=1.0)) as client:
         await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         await define_host_states(client)
-        simulated = LoadedNodes(client, random.Random(seed))  # noqa: S311
+        simulated = LoadedNodes(client, random.Random(seed))
         for number in range(nodes):
             await simulated.add(f"node-{number}")
         async with simulated.working():

@@ -77,7 +77,7 @@ def run_together(api: Api, cpus: Iterable[int]) -> PodCounts:
 
 def run_stream(api: Api, count: int) -> PodCounts:
     """Create a pod every 2 seconds that ends after 8 to 20 seconds, and wait until all have ended."""
-    chance = random.Random(SEED)  # noqa: S311
+    chance = random.Random(SEED)
     begun = time.monotonic()
     for number in range(count):
         while time.monotonic() < begun + 2 * number:

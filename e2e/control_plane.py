@@ -5,7 +5,6 @@ They listen on free ports of 127.0.0.1, have everything in one directory, and ne
 several directories, separated by colons, tests of workloads run with each version, tests of upgrades with the kubelets
 of all, the others with the first one.
 """
-# ruff: noqa: S603, S607
 
 import base64
 import json

@@ -3,7 +3,7 @@
 The guest runs this module, which answers calls over TCP: one JSON object a line, as ``e2e.cluster_guest`` sends them.
 Device plugins and DRA drivers run in this process, everything else in processes of its own.
 """
-# ruff: noqa: ASYNC220, ASYNC240, S603, S607 - nothing else runs in this process
+# ruff: noqa: ASYNC220, ASYNC240 - nothing else runs in this process
 
 import asyncio
 import json

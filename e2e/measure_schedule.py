@@ -11,7 +11,7 @@ Many pods that are created at once give the rate, and pods that come one after t
 creates a pod until a watch shows it bound. On a busy machine, the CPU time of each process for one pod tells more than
 the rate. The memory is the most that a process has had since its start.
 """
-# ruff: noqa: ASYNC110, T201
+# ruff: noqa: ASYNC110
 
 import argparse
 import asyncio

@@ -3,7 +3,6 @@
 The plugin sees a machine whose CPUs are on two NUMA nodes, CPU 0 and CPU 1. Their memory is unknown: the kernel has one
 node only.
 """
-# ruff: noqa: S101, S603
 
 import os
 import subprocess

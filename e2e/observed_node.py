@@ -182,7 +182,7 @@ class ObservedNode:
             "-o",
             "json",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not done.stdout:
             raise RuntimeError(f"{command}: {done.stderr}")
         document: Document = json.loads(done.stdout)

@@ -1,5 +1,4 @@
 """The programs whose pages are tested and pictured: an agent with the pods of the example, and a cluster service."""
-# ruff: noqa: S101
 
 import subprocess
 import sys
@@ -55,7 +54,7 @@ def running_agent(machine: Path = NODE / "machine.yaml", *more: str) -> Iterator
         words = ["agent", "--root-dir", place / "a", "--machine", machine, "--config", NODE / "kubelet.yaml"]
         words += ["--on-misfit", "wait", "--web-listen", "127.0.0.1:0", *more]
         with log.open("wb") as stream:
-            process = subprocess.Popen([sys.executable, "-m", "alignup", *map(str, words)], stderr=stream)  # noqa: S603
+            process = subprocess.Popen([sys.executable, "-m", "alignup", *map(str, words)], stderr=stream)
         try:
             wait_for(lambda: b'"listening"' in log.read_bytes())
             yield RunningAgent(AgentClient(UnixAddress(place / "a" / "agent.sock")))
@@ -79,7 +78,7 @@ class RunningCluster:
 def running_cluster(nodes: int) -> Iterator[RunningCluster]:
     """Run a cluster service on simulated nodes."""
     words = [sys.executable, "-m", "e2e.served_cluster", str(nodes)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:  # noqa: S603
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         yield RunningCluster(process.stdout.readline().strip(), process.stdin)

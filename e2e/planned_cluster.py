@@ -146,7 +146,7 @@ class PlannedCluster:
         """Return what ``alignup cluster plan --apply`` prints."""
         access = self.api.plane.kubeconfig(self.directory / "plan.kubeconfig")
         command = [sys.executable, "-m", "alignup", "cluster", "plan", *words, "--apply", "--kubeconfig", str(access)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != code:
             raise AssertionError(f"exit code {run.returncode}: {run.stdout}\n{run.stderr}")
         return run.stdout

@@ -3,7 +3,6 @@
 Replicas elect a leader. An extender has one address, so a forwarder sends each connection to the replica that is ready,
 as a Service does.
 """
-# ruff: noqa: S603
 
 import os
 import signal

@@ -1,5 +1,4 @@
 """A node whose observer offers markers, for tests of steering."""
-# ruff: noqa: S101
 
 import signal
 import time

@@ -2,7 +2,6 @@
 
 ``tests/agent/test_faults.py`` has short versions. The test of a full disk needs root and is skipped without it.
 """
-# ruff: noqa: S101
 
 import os
 import resource
@@ -60,13 +59,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     if mount is None or umount is None or os.geteuid() != 0:
         pytest.skip("mounting a disk needs root: run as root")
-    mounted = subprocess.run(  # noqa: S603
+    mounted = subprocess.run(
         [mount, "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", place], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"cannot mount a disk: {mounted.stderr.strip()}")
     yield place
-    subprocess.run([umount, "-l", place], check=True)  # noqa: S603
+    subprocess.run([umount, "-l", place], check=True)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 The nodes are objects without machines; simulated kubelets admit what is bound to them. Their devices are ResourceSlices
 that no driver stands behind: the scheduler allocates them all the same.
 """
-# ruff: noqa: S101
 
 import asyncio
 import json

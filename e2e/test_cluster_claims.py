@@ -3,7 +3,6 @@
 Both nodes have a DRA driver with GPUs on every NUMA node. No pod is rejected, none stays pending, and the printed table
 says how many claim pods have their CPUs beside their GPU.
 """
-# ruff: noqa: S101, T201
 
 import json
 from collections.abc import Iterator

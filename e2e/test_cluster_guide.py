@@ -1,5 +1,4 @@
 """docs/cluster.md, line by line, on a real cluster that runs our container image."""
-# ruff: noqa: S101, T201
 
 import os
 import re

@@ -1,5 +1,4 @@
 """The checks of ``e2e.cluster_load`` can fail; no program of Kubernetes is needed, only the simulated API server."""
-# ruff: noqa: S101
 
 import asyncio
 import json
@@ -31,7 +30,7 @@ async def client() -> AsyncIterator[PersistentClient]:
 @pytest.fixture
 async def load(client: PersistentClient) -> AsyncIterator[ClusterLoad]:
     """One node, and no pods yet."""
-    nodes = LoadedNodes(client, random.Random(1))  # noqa: S311
+    nodes = LoadedNodes(client, random.Random(1))
     await nodes.add("node-0")
     async with nodes.working():
         yield ClusterLoad(client, nodes, rate=10.0, gated=0.0, seed=1)

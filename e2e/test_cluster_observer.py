@@ -1,5 +1,4 @@
 """The observer and ``alignup cluster`` beside a real kubelet, on one node that goes through a script of changes."""
-# ruff: noqa: S101
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -30,7 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedNode]:
         observed.timings["start"] = bed.seconds
         yield observed
     for step, seconds in observed.timings.items():
-        print(f"{seconds:6.1f} s  {step}")  # noqa: T201
+        print(f"{seconds:6.1f} s  {step}")
 
 
 def test_what_is_published_and_predicted_is_what_the_kubelet_does(node: ObservedNode) -> None:

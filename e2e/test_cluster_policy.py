@@ -3,7 +3,6 @@
 Every pod could be on one NUMA node: a node has two, with 3 and 4 free CPUs. So a pod that demands ``restricted`` or
 ``single-numa-node`` has all its CPUs and memory on one of them, also on the nodes with ``none`` and ``best-effort``.
 """
-# ruff: noqa: S101, T201
 
 import os
 import random
@@ -45,7 +44,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
 
 def run_pods(bed: ClusterBed, scheduler: str) -> Counter[tuple[str, str]]:
     """Create the pods, and end all that run, until none is left; count them by demand and outcome."""
-    chance = random.Random(SEED)  # noqa: S311
+    chance = random.Random(SEED)
     for number in range(COUNT):
         demand = DEMANDS[number % len(DEMANDS)]
         container = make_container(cpu=chance.choice((1, 2, 2, 3, 4)), memory="32Mi")

@@ -2,7 +2,6 @@
 
 ``ALIGNUP_CLUSTER_WORKLOADS="S1 S2"`` and ``ALIGNUP_CLUSTER_PODS=8`` run less.
 """
-# ruff: noqa: S101, T201
 
 import os
 import re
@@ -158,4 +157,4 @@ def why(bed: ClusterBed, name: str) -> str:
     """Return what ``kubectl alignup why`` prints."""
     access = str(bed.plane.directory / "admin.kubeconfig")
     command = [sys.executable, "-m", "alignup", "cluster", "why", name, "--kubeconfig", access]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

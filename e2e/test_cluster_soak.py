@@ -7,7 +7,6 @@ soak-cluster`` runs it at full length, which takes more than an hour. These vari
     ALIGNUP_SOAK_STANDBY   kills of a leader with standby  ALIGNUP_SOAK_MINUTES   of churn
     ALIGNUP_SOAK_OUTAGE    seconds without API server
 """
-# ruff: noqa: S101
 
 import asyncio
 import os
@@ -76,7 +75,7 @@ async def test_no_pod_is_rejected_however_often_the_service_is_killed(
 ) -> None:
     gate = front == "gate"
     replicas = ScheduleReplicas(plane, leader_election=standby, gate=gate, webhook=False)
-    chance, count = random.Random(SEED), 2 if standby else 1  # noqa: S311
+    chance, count = random.Random(SEED), 2 if standby else 1
     detail = lambda: plane.log("alignup-schedule", 4000)  # noqa: E731
     kills = STANDBY_KILLS if standby else KILLS
     async with running(plane, replicas, count=count, extender=not gate, gated=float(gate)) as load:

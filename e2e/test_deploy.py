@@ -1,5 +1,4 @@
 """Run the agent under the restrictions of ``deploy/alignup-agent.service``."""
-# ruff: noqa: S101, S603
 
 import os
 import shlex

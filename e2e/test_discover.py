@@ -1,5 +1,4 @@
 """Discovery in a real kernel finds the hardware of the guest."""
-# ruff: noqa: S101
 
 from pathlib import Path
 

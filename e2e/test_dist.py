@@ -2,7 +2,6 @@
 
 pip, pipx and uv get the libraries from the package index that they are configured to use.
 """
-# ruff: noqa: S101, S603, S607
 
 import os
 import shutil

@@ -3,7 +3,6 @@
 What they answer is compared with the recordings in ``tests/kubernetes/data/dra``, which other tests use;
 ``ALIGNUP_RECORD=1`` writes them again.
 """
-# ruff: noqa: S101
 
 import json
 import os

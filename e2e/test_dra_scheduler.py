@@ -1,5 +1,4 @@
 """What an extender sees of claims in a real scheduler, and what becomes of them if it refuses; without kubelets."""
-# ruff: noqa: S101
 
 import json
 from collections.abc import Iterator

@@ -3,7 +3,6 @@
 Without a kubelet, a real API server shows that it accepts the reader, that nothing of it stays, and that the
 permissions of the page suffice.
 """
-# ruff: noqa: S101, S603
 
 import json
 import os

@@ -3,7 +3,6 @@
 Gangs are PodGroups of Kubernetes where it has them (1.36 and 1.37, with their feature gates), or groups by label, which
 the scheduler does not know. ``ALIGNUP_GANG_ROUNDS`` is the number of rounds.
 """
-# ruff: noqa: S101, T201
 
 import asyncio
 import os

@@ -2,7 +2,6 @@
 
 ``ALIGNUP_GANG_ROUNDS`` is the number of rounds.
 """
-# ruff: noqa: S101, T201
 
 import os
 import time

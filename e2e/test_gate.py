@@ -3,7 +3,6 @@
 The nodes are objects without machines. A simulated kubelet admits what the scheduler binds to its node, and publishes
 what it then holds as its observer would. ``ALIGNUP_E2E_NODES`` is the number of nodes of the test of speed.
 """
-# ruff: noqa: S101
 
 import asyncio
 import base64
@@ -464,6 +463,6 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
             alignup = 1000 * (time.process_time() - used) / count
     each = f"CPU time of each: alignup {alignup:.1f} ms, Kubernetes {others:.1f} ms"
     beside = f" with {residents} pods each" if residents else ""
-    print(f"gate: {count} pods on {NODE_COUNT} nodes{beside}, {rate:.0f} pods/s; {each}")  # noqa: T201
+    print(f"gate: {count} pods on {NODE_COUNT} nodes{beside}, {rate:.0f} pods/s; {each}")
     placed = {node for name, node in (await bound_pods(client)).items() if name.startswith("p")}
     assert len(placed) == count

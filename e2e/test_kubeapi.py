@@ -1,5 +1,4 @@
 """The client of the Kubernetes API with a real API server, and the test server beside it: both answer alike."""
-# ruff: noqa: S101
 
 import asyncio
 import json

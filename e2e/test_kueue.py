@@ -4,7 +4,6 @@ Kueue itself does not run: the test reserves quota, admits and evicts workloads 
 manager. ``ALIGNUP_KUEUE_CRDS`` names a directory with the definitions: config/components/crd/bases in Kueue's
 repository.
 """
-# ruff: noqa: S101
 
 import asyncio
 import os

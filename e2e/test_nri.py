@@ -3,7 +3,6 @@
 Memory nodes are not changed, because the kernel knows but one. The test plays the kubelet: it writes
 ``cpu_manager_state`` and calls CRI.
 """
-# ruff: noqa: S101
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -63,7 +62,7 @@ def started() -> Iterator[AssistedNode]:
             yield node
         finally:
             node.kill_plugin()
-            print(node.log())  # noqa: T201
+            print(node.log())
 
 
 @pytest.fixture(scope="module")

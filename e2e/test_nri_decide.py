@@ -2,7 +2,6 @@
 
 The test plays the API server and the kubelet.
 """
-# ruff: noqa: S101
 
 import json
 import urllib.request
@@ -101,7 +100,7 @@ def started() -> Iterator[DecidedNode]:
             yield node
         finally:
             node.kill_plugin()
-            print(node.log())  # noqa: T201
+            print(node.log())
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ Under each policy, CPUs and pages are where they were decided, beside a device o
 plugin has the permissions of ``deploy/``. It is killed and the runtime restarts while pods come and go; at every moment
 no container has a CPU that another one holds exclusively.
 """
-# ruff: noqa: S101
 
 import os
 import random
@@ -209,7 +208,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DecidedNode]:
         node.start_plugin()
         bed.plane.start_scheduler()
         yield node
-        print(node.log()[-8000:])  # noqa: T201
+        print(node.log()[-8000:])
 
 
 @pytest.fixture
@@ -279,7 +278,7 @@ def test_a_pod_that_cannot_be_aligned_has_an_event_and_starts_when_it_can(decide
 
 
 def test_pods_come_and_go_while_the_plugin_is_killed_and_the_runtime_restarts(decided: DecidedNode) -> None:
-    choose = random.Random(1)  # noqa: S311 - not cryptography
+    choose = random.Random(1)
     end, step = time.monotonic() + SECONDS, 0
     while time.monotonic() < end:
         step += 1
@@ -303,7 +302,7 @@ def test_pods_come_and_go_while_the_plugin_is_killed_and_the_runtime_restarts(de
         if sum(kind == "exclusive" for kind in decided.kinds.values()) > 4:
             decided.remove(next(name for name, kind in decided.kinds.items() if kind == "exclusive"))
         decided.check()
-    print(f"{step} steps, {decided.checks} checks")  # noqa: T201
+    print(f"{step} steps, {decided.checks} checks")
     assert step > 3
 
 

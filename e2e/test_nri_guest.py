@@ -3,7 +3,6 @@
 Pods come and go, the plugin is killed, and the runtime restarts. At every moment no container has a CPU that another
 one holds exclusively; pods in the shared pool end up on one NUMA node each, and their memory is there, too.
 """
-# ruff: noqa: S101
 
 import os
 import random
@@ -122,7 +121,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AssistedNode]:
         node = AssistedNode(bed.nodes[NODE])
         node.start_plugin()
         yield node
-        print(node.log()[-6000:])  # noqa: T201
+        print(node.log()[-6000:])
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ def test_shared_pods_are_spread_with_their_memory(assisted: AssistedNode) -> Non
 
 
 def test_pods_come_and_go_beside_exclusive_ones(assisted: AssistedNode) -> None:
-    choose = random.Random(1)  # noqa: S311 - not cryptography
+    choose = random.Random(1)
     end = time.monotonic() + 60 * MINUTES
     step = 0
     while time.monotonic() < end:
@@ -159,7 +158,7 @@ def test_pods_come_and_go_beside_exclusive_ones(assisted: AssistedNode) -> None:
             assisted.start_plugin()
         assisted.check()
     assisted.wait_settled()
-    print(f"{step} steps, {assisted.checks} checks")  # noqa: T201
+    print(f"{step} steps, {assisted.checks} checks")
     assert step > 5
 
 

@@ -1,5 +1,4 @@
 """The observer with a real API server: its objects are accepted, read back alike, and follow the kubelet's files."""
-# ruff: noqa: S101
 
 import asyncio
 import time
@@ -59,7 +58,7 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-    print("seconds from the kubelet's last write to the watch event:", [round(delay, 3) for delay in delays])  # noqa: T201
+    print("seconds from the kubelet's last write to the watch event:", [round(delay, 3) for delay in delays])
 
 
 async def test_slices_of_the_node_and_their_holders_are_published(plane: ControlPlane, tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
 """The pages of an agent in a real browser."""
-# ruff: noqa: S101
 
 import json
 import re

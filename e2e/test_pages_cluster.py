@@ -1,5 +1,4 @@
 """The pages of the cluster service in a real browser, with 5,000 nodes."""
-# ruff: noqa: S101
 
 import os
 import sys

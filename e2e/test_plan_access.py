@@ -1,5 +1,4 @@
 """Who may create which Plan, and what of it may change, by a real API server with our definition and policy."""
-# ruff: noqa: S101
 
 import json
 import subprocess
@@ -164,7 +163,7 @@ def test_kubectl_lists_waits_for_and_deletes_plans(api: Api) -> None:
 
     def kubectl(*words: str) -> str:
         command = [KUBECTL or "", "--kubeconfig", str(access), *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout  # noqa: S603
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
     name = api.request("POST", PLANS, plan("one/a"))["metadata"]["name"]
     complete = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}

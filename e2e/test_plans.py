@@ -1,5 +1,4 @@
 """Plans are carried out with a real API server, scheduler, budgets and evictions, on simulated kubelets."""
-# ruff: noqa: S101, T201
 
 import asyncio
 import subprocess
@@ -108,7 +107,7 @@ def _deployed(cluster: PlannedCluster) -> Path:
 def kubectl(cluster: PlannedCluster, *words: str) -> str:
     access = cluster.api.plane.kubeconfig(cluster.directory / "kubectl.kubeconfig")
     command = [KUBECTL or "", "--kubeconfig", str(access), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout  # noqa: S603
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
 
 
 def test_exactly_the_planned_pods_are_evicted_and_the_workload_runs(cluster: PlannedCluster) -> None:

@@ -1,5 +1,4 @@
 """Plans are carried out on real kubelets: a Deployment and a gang get room, and nothing is rejected."""
-# ruff: noqa: S101, T201
 
 import time
 from collections.abc import Iterator

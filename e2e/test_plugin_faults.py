@@ -2,7 +2,6 @@
 
 ``tests/agent/test_device_allocator.py`` has short versions.
 """
-# ruff: noqa: S101
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
 """The HTML reports in a real browser, as files and without a network."""
-# ruff: noqa: S101
 
 import json
 from bisect import bisect_right

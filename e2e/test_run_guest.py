@@ -3,7 +3,6 @@
 The distances are those of KEP-3545: NUMA nodes 0 and 1 are close, and so are 2 and 3. CPU 0 is reserved, so four CPUs
 fit NUMA nodes 1 and 2, 1 and 3, or 2 and 3.
 """
-# ruff: noqa: S101
 
 import json
 from pathlib import Path

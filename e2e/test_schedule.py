@@ -1,5 +1,4 @@
 """An unmodified kube-scheduler with our extender sends pods only to nodes whose kubelets admit them."""
-# ruff: noqa: S101, S603
 
 import asyncio
 import json

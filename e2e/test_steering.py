@@ -2,7 +2,6 @@
 
 The test is the cluster service: it writes instructions, and binds pods when the observer reports that they are ready.
 """
-# ruff: noqa: S101, T201
 
 import os
 import random
@@ -35,7 +34,7 @@ def steered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteeredNode]:
 
 
 def test_every_pod_goes_to_the_numa_node_of_its_instruction(steered: SteeredNode) -> None:
-    order = random.Random(1)  # noqa: S311
+    order = random.Random(1)
     count = 0
     steered.ready, steered.done = [], []
     for _ in range(ROUNDS):

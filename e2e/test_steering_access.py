@@ -1,5 +1,4 @@
 """Who may write which half of a SteeringInstruction, by a real API server with our definition, roles and policy."""
-# ruff: noqa: S101
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -2,7 +2,6 @@
 
 Pods that request a marker and name a NUMA node are compared with pods without the request.
 """
-# ruff: noqa: S101, T201
 
 import json
 import random
@@ -61,7 +60,7 @@ def steered(bed: ClusterBed) -> SteeredNode:
 
 def rounds(count: int) -> Iterator[dict[str, int]]:
     """Return *count* pods with their NUMA nodes, in rounds that fill the node in an order that is not the kubelet's."""
-    order = random.Random(1)  # noqa: S311
+    order = random.Random(1)
     numbers = iter(range(count))
     left = count
     while left:

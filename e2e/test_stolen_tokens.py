@@ -2,7 +2,6 @@
 
 It is the table in SECURITY.md. ``ALIGNUP_KUEUE_CRDS`` names a directory with the definitions of Kueue, for its part.
 """
-# ruff: noqa: S101
 
 import os
 import subprocess
@@ -203,7 +202,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         folders = [BASE, SCHEDULE, SCHEDULER, NRI_DECIDE, *([KUBERNETES / "kueue"] if KUEUE.is_dir() else [])]
         for option, path in [*(("-k", folder) for folder in folders), *(("-f", file) for file in files)]:
             command = [KUBECTL or "", "--kubeconfig", str(access), "apply", option, str(path)]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
         for name in "ab":
             made.request("POST", NODES, {"metadata": {"name": name}})
             until("instructions are served", lambda: made.get(INSTRUCTIONS) is not None)
