@@ -98,7 +98,7 @@ class ClusterBed:
         """Let schedulers use only these nodes."""
         for name in self.nodes:
             patch = {"spec": {"unschedulable": name not in names}}
-            self.api.request("PATCH", f"{NODES}/{name}", patch, content="application/merge-patch+json")
+            self.api.merge(f"{NODES}/{name}", patch)
 
     def mispredictions(self) -> list[str]:
         """Return pods that hold something else than ``alignup schedule`` predicted when it bound them."""

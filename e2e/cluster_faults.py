@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from e2e.api import PODS, until
+from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import kubelet_config
 from e2e.cluster_workloads import SEED, PodCounts, count_pods, create_pod
@@ -22,8 +22,6 @@ DEVICES: dict[str, dict[str, list[int] | None]] = {
     NIC: {"nic-0": [0, 1], "nic-1": None},
 }
 PAUSE = 2.0  #: seconds between two pods, unless a fault takes longer
-
-Document = dict[str, Any]
 
 
 def start_plugins(node: ObservedNode) -> None:

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from e2e import containerd, control_plane, disk, guest
-from e2e.api import SECONDS, until
+from e2e.api import SECONDS, Document, until
 from e2e.control_plane import ControlPlane
 from e2e.egress import NODE_NETWORK, POD_NETWORK
 from e2e.guest import Node, Shape
@@ -44,8 +44,6 @@ from e2e.guest_kubelet import (
     TUNNEL_PORT,
 )
 from e2e.kernel_modules import load_order, read_dependencies
-
-Document = dict[str, Any]
 
 CACHE = "ALIGNUP_GUEST_CACHE"  #: the directory of images
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")

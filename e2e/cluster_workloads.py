@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.api import PODS, Api, until
+from e2e.api import PODS, Api, Document, until
 from e2e.observed_node import is_admitted, make_container, make_pod
-
-Document = dict[str, Any]
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 REASON = "TopologyAffinityError"

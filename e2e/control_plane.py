@@ -69,6 +69,11 @@ def missing(programs: Iterable[str] = ("kube-apiserver",), places: Sequence[Path
     return not_installed(["openssl"])
 
 
+def missing_kubectl() -> str | None:
+    """Return why kubectl cannot run here; ``None`` if it can."""
+    return None if directories() and shutil.which(program("kubectl")) else "not installed: kubectl"
+
+
 def directories() -> tuple[Path, ...]:
     """Return the directories of Kubernetes' programs, one for each version."""
     return tuple(Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)

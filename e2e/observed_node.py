@@ -10,42 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from e2e.api import NODES, PODS, Api, until
+from e2e.api import NODES, PODS, Api, Document, until
 from e2e.cluster_guest import ClusterGuest
+from e2e.definitions import DEPLOYED
 from e2e.guest_kubelet import IMAGE, KUBELET
 from e2e.kubelet_view import KubeletView, host_state_differences, topology_differences
-
-Document = dict[str, Any]
 
 HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
 TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 ACCESS = "/etc/observer.kubeconfig"  #: in the guest
-NAMESPACE, ACCOUNT = "alignup", "alignup-observer"
+ACCOUNT = "alignup-observer"
 OBSERVER = "observer"  #: the name of the process in the guest
 PORT = 9184  #: of the observer's metrics
-_DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
 _DEFINITIONS = ("crds/hoststates.yaml", "crds/noderesourcetopologies.yaml", "crds/steeringinstructions.yaml")
 _ACCESS = ("namespace.yaml", "observe/access.yaml", "observe/own-node-only.yaml", "steer/access.yaml")
-_RBAC, _ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
-COLLECTIONS = {
-    "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-    "ClusterRole": f"{_RBAC}/clusterroles",
-    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
-    "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{_ADMISSION}/validatingadmissionpolicybindings",
-}
 
 
 def install_observer(api: Api) -> None:
     """Create what observers need as it is deployed: definitions, and a service account with exactly its permissions."""
     for name in _DEFINITIONS:
-        api.define(yaml.safe_load((_DEPLOY / name).read_text("utf-8")))
-    for name in _ACCESS:
-        for document in yaml.safe_load_all((_DEPLOY / name).read_text("utf-8")):
-            api.request("POST", COLLECTIONS[document["kind"]], document)
+        api.define(DEPLOYED / name)
+    api.create(*(DEPLOYED / name for name in _ACCESS))
 
 
 def make_pod(
@@ -102,10 +87,7 @@ class ObservedNode:
 
     def install_observer(self) -> None:
         """Start the observer with a token of its service account, which names the node as that of a pod there does."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-        node = {"apiVersion": "v1", "kind": "Node", "name": self.guest.name}
-        request = {"spec": {"expirationSeconds": 86400, "boundObjectRef": node}}
-        token = self.api.request("POST", path, request)["status"]["token"]
+        token = self.api.account_token(ACCOUNT, node=self.name)
         self.guest.ask("write", path=ACCESS, text=self.guest.kubeconfig(token))
         self.start_observer()
 

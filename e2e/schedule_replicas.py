@@ -222,7 +222,7 @@ def _remove_webhook(api: Api) -> None:
 def _label_namespace(api: Api, value: str | None) -> None:
     """Let pods of the namespace opt in, or no longer."""
     patch = {"metadata": {"labels": {LABEL: value}}}
-    api.request("PATCH", _DEFAULT, patch, content="application/merge-patch+json")
+    api.merge(_DEFAULT, patch)
 
 
 @contextmanager

@@ -3,19 +3,15 @@
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from alignup.align import bits
 from alignup.documents.steering import MARKER_RESOURCE
-from e2e.api import PODS, RefusedError, until
+from e2e.api import PODS, Document, RefusedError, until
 from e2e.cluster_guest import NARROW
 from e2e.observed_node import OBSERVER, ObservedNode, make_container, make_pod
 
-Document = dict[str, Any]
-
 NODE = "node-a"
 INSTRUCTIONS = "/apis/alignup.dev/v1alpha1/steeringinstructions"
-MERGE = "application/merge-patch+json"
 #: One CPU of NUMA node 0 is free, and two of each other.
 FREE = (0, 1, 1, 2, 2, 3, 3)
 MARKERS = len(NARROW.nodes) * 110
@@ -49,7 +45,7 @@ class SteeredNode:
     def _write(self, spec: Document) -> int:
         api, kind = self.node.api, {"apiVersion": "alignup.dev/v1alpha1", "kind": "SteeringInstruction"}
         try:
-            written = api.request("PATCH", f"{INSTRUCTIONS}/{NODE}", {"spec": spec}, content=MERGE)
+            written = api.merge(f"{INSTRUCTIONS}/{NODE}", {"spec": spec})
         except RefusedError as error:
             if error.status != 404:
                 raise

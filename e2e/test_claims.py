@@ -30,11 +30,11 @@ from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
+from e2e.marks import needs
 from e2e.test_schedule import get, is_ready, messages, service, until
 from tests.schedule.claim_objects import ENDLESS_SELECTOR, device_class, resource_slice, template
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 NODES = ("a", "b", "c")
 

@@ -6,23 +6,20 @@ says how many claim pods have their CPUs beside their GPU.
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from alignup.align import bits
 from e2e import cluster_guest, control_plane
-from e2e.api import PODS, until
+from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, WIDE
 from e2e.cluster_workloads import clear, count_pods
 from e2e.guest import Shape
+from e2e.marks import needs
 from e2e.observed_node import make_container, make_pod
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 SHAPES = {"narrow": NARROW, "wide": WIDE}
 DRIVER = "gpu.example.com"
@@ -30,7 +27,6 @@ GROUP = "/apis/resource.k8s.io/v1"
 CLAIMS, TEMPLATES = (f"{GROUP}/namespaces/default/{plural}" for plural in ("resourceclaims", "resourceclaimtemplates"))
 #: Three and four CPUs of the wide node are free, and seven of the narrow one; each has four GPUs.
 CLAIM_PODS, PLAIN_PODS = 6, 4
-EVENTS = "/api/v1/namespaces/default/events"
 REQUIRE = "topology.alignup.dev/claims"
 
 
@@ -139,13 +135,11 @@ def test_a_pod_that_requires_alignment_never_starts_without_it(bed: ClusterBed, 
 
         def decided() -> str:
             pod = bed.api.pod("strict") or {"status": {"phase": ""}}
-            reasons = {
-                event["reason"] for event in bed.api.items(EVENTS) if event["involvedObject"]["name"] == "strict"
-            }
+            reasons = {event["reason"] for event in bed.api.events("strict")}
             waits = reasons & {"ClaimsNotAligned", "NoNode"}
             return "runs" if pod["status"]["phase"] == "Running" else "waits" if waits else ""
 
-        outcome = until("the pod runs, or waits with a reason", decided, detail=lambda: bed.api.items(EVENTS))
+        outcome = until("the pod runs, or waits with a reason", decided, detail=lambda: bed.api.events("strict"))
         if outcome == "runs":
             until("the claim is prepared", lambda: sum(alignment(bed)) == 1, detail=lambda: alignment(bed))
         print(f"{mode}: the pod {outcome}, aligned and not aligned: {alignment(bed)}", flush=True)

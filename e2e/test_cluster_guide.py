@@ -14,11 +14,13 @@ from e2e import cluster_guest, cluster_images, control_plane
 from e2e.api import until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, WIDE
+from e2e.marks import needs
 from e2e.programs import not_installed
 from tests.console_runner import ROOT, ConsoleCommand, difference, parse_commands
 
-WHY = cluster_guest.missing() or control_plane.missing(["kubectl"]) or not_installed(["apt-get", "dpkg-deb"])
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(
+    cluster_guest.missing() or control_plane.missing(["kubectl"]) or not_installed(["apt-get", "dpkg-deb"])
+)
 
 PAGE = ROOT / "docs" / "cluster.md"
 BLOCK = "console-cluster"  #: the language of blocks that need a cluster

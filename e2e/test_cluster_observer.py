@@ -9,10 +9,10 @@ from e2e import cluster_guest
 from e2e.api import PODS
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, kubelet_config
+from e2e.marks import needs
 from e2e.observed_node import OBSERVER, ObservedNode, make_container, make_pod
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 NODE = "node-a"
 SHAPE = replace(NARROW, hugepages={1: 16, 2: 8})

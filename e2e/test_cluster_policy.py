@@ -8,22 +8,19 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from alignup.align.workload.names import POLICY_ANNOTATION
 from e2e import cluster_guest
-from e2e.api import PODS, until
+from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE
 from e2e.cluster_workloads import clear, create_pod, settle
+from e2e.marks import needs
 from e2e.observed_node import is_admitted, make_container
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 POLICIES = {"plain": "none", "loose": "best-effort", "strict": "single-numa-node"}  #: by node
 COUNT = int(os.environ.get("ALIGNUP_CLUSTER_PODS", "40"))

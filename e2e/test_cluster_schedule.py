@@ -19,11 +19,11 @@ from e2e.cluster_bed import ClusterBed
 from e2e.cluster_faults import FaultyCluster, start_plugins
 from e2e.cluster_guest import NARROW, WIDE
 from e2e.cluster_workloads import PodCounts, Workload, clear, count_pods, create_pod, workloads
+from e2e.marks import needs
 from e2e.observed_node import make_container
 from e2e.schedule_replicas import ScheduleReplicas
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 SHAPES = {"narrow": NARROW, "wide": WIDE, "wide-2": WIDE}
 #: The number of pods of S4 and of the run with faults, and the names of the workloads to run.
@@ -32,7 +32,6 @@ NAMES = os.environ.get("ALIGNUP_CLUSTER_WORKLOADS", "S1 S2 S3 S4 S5 S5b").split(
 CHOSEN = [workload for workload in workloads(*SHAPES, pods=COUNT) if workload.name in NAMES]
 MODES = ("extender", "gate")
 FAULTY = ("wide", "wide-2")  #: where plugins, kubelets and observers stop and come again
-EVENTS = "/api/v1/namespaces/default/events"
 #: Why a kubelet may decide otherwise although a prediction was right when it was made; see docs/why/placement.md.
 FAULTS = {"kubelet_restart", "readmission", "devices", "foreign_pod", "host_resources", "pod_end"}
 
@@ -149,8 +148,7 @@ def test_a_pod_that_fits_nowhere_waits_with_a_reason_and_runs_when_there_is_room
 
 def messages(bed: ClusterBed, name: str) -> str:
     """Return the events of a pod, as ``kubectl describe`` shows them."""
-    events = [event for event in bed.api.items(EVENTS) if event["involvedObject"]["name"] == name]
-    return "\n".join(f"{event.get('reason')}: {event.get('message')}" for event in events)
+    return "\n".join(f"{event.get('reason')}: {event.get('message')}" for event in bed.api.events(name))
 
 
 def why(bed: ClusterBed, name: str) -> str:

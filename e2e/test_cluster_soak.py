@@ -21,12 +21,12 @@ import pytest
 from e2e import control_plane
 from e2e.cluster_load import ClusterLoad, check_load, check_memory, loaded_cluster, replace_nodes
 from e2e.control_plane import ControlPlane, extenders
+from e2e.marks import needs
 from e2e.schedule_replicas import ScheduleReplicas, forwarder
 from e2e.watch_faults import WatchFaults, disturbed
 from tests.effort import SEED, rounds
 
-WHY = control_plane.missing(("kube-apiserver", "kube-scheduler"))
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing(("kube-apiserver", "kube-scheduler"))), pytest.mark.anyio]
 
 KILLS = int(os.environ.get("ALIGNUP_SOAK_KILLS", rounds(2, soak=90)))
 STANDBY_KILLS = int(os.environ.get("ALIGNUP_SOAK_STANDBY", rounds(1, soak=10)))

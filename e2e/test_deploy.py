@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.marks import needs
 from e2e.programs import not_installed
 from tests.short_paths import short_directory
 from tests.systemd_units import settings
@@ -41,7 +42,7 @@ def missing() -> str | None:
     return not_installed(PROGRAMS)
 
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=str(missing()))
+pytestmark = needs(missing())
 
 
 class Service:

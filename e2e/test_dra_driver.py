@@ -9,25 +9,21 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from e2e import cluster_guest
-from e2e.api import NODES, PODS, Api, until
+from e2e.api import NODES, PODS, Api, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, ClusterGuest
 from e2e.guest_kubelet import KUBELET_ACCESS
+from e2e.marks import needs
 from e2e.observed_node import make_container, make_pod
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 NODE, DRIVER = "node-a", "gpu.example.com"
 EXTENDED, IMPLICIT = "example.com/gpu", f"deviceclass.resource.kubernetes.io/{DRIVER}"
-EVENTS = "/api/v1/namespaces/default/events"
 GROUP = "/apis/resource.k8s.io/v1"
 SLICES, CLASSES = f"{GROUP}/resourceslices", f"{GROUP}/deviceclasses"
 CLAIMS, TEMPLATES = (f"{GROUP}/namespaces/default/{plural}" for plural in ("resourceclaims", "resourceclaimtemplates"))
@@ -151,7 +147,7 @@ def test_a_pod_starts_once_its_claim_can_be_prepared(api: Api, guest: ClusterGue
     guest.ask("fail_claim", name=DRIVER, claim="*", fault={})
     # The kubelet tries again after 60 to 90 seconds, or when the pod changes.
     change = {"metadata": {"annotations": {"example.com/try": "again"}}}
-    api.request("PATCH", f"{PODS}/late", change, content="application/merge-patch+json")
+    api.merge(f"{PODS}/late", change)
     started = api.wait_phase("late", "Running", "Failed")
 
     assert pod is not None
@@ -250,10 +246,7 @@ def test_slices_of_a_stopped_driver_are_removed(api: Api, guest: ClusterGuest) -
 
 
 def find_event(api: Api, pod: str, reason: str) -> Document | None:
-    events = api.items(EVENTS)
-    return next(
-        (event for event in events if event["involvedObject"]["name"] == pod and event["reason"] == reason), None
-    )
+    return next((event for event in api.events(pod) if event["reason"] == reason), None)
 
 
 def check_recording(name: str, document: Document) -> None:

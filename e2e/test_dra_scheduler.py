@@ -7,19 +7,16 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
 from alignup.testing import DraDriver
 from e2e import control_plane
-from e2e.api import NODES, PODS, Api, until
+from e2e.api import NODES, PODS, Api, Document, until
 from e2e.control_plane import ControlPlane
+from e2e.marks import needs
 
-WHY = control_plane.missing(("kube-apiserver", "kube-scheduler", "kube-controller-manager"))
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(control_plane.missing(("kube-apiserver", "kube-scheduler", "kube-controller-manager")))
 
 DRIVER, HOSTS = "gpu.example.com", ("node-a", "node-b")
 EXTENDED = f"deviceclass.resource.kubernetes.io/{DRIVER}"

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from alignup.collect import collection as archives
 from alignup.collect.collection import Part
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.machines import load
 from e2e import cluster_guest, control_plane
-from e2e.api import Api, until
+from e2e.api import PODS, Api, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW
 from e2e.control_plane import STRANGER, ControlPlane
@@ -33,9 +32,7 @@ from tests.collect.clusters import NODE, SECRET, busy_kubelet, rejected_pod
 from tests.observe.api_objects import state_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "first-five-minutes.md"
-PODS = "/api/v1/namespaces/default/pods"
 READERS = "/api/v1/namespaces/kube-system/pods"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SECONDS = 300  #: the first five minutes
 AMOUNTS = {"cpu": "3", "memory": "16Mi"}  #: no NUMA node of the guest has three CPUs
 POD = {
@@ -166,17 +163,6 @@ def collect(
     return run("alignup", "collect", pod, "--yes", *words, kubeconfig=access, cwd=work)
 
 
-def allow(api: Api, name: str, *rules: dict[str, Any], namespace: str = "") -> None:
-    """Give the stranger a role, in a namespace or in all."""
-    kind, path = ("Role", f"{RBAC}/namespaces/{namespace}/") if namespace else ("ClusterRole", f"{RBAC}/")
-    metadata = {"name": name}
-    api.request("POST", f"{path}{kind.lower()}s", {"metadata": metadata, "rules": list(rules)})
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-    binding = {"metadata": metadata, "subjects": [subject], "roleRef": role}
-    api.request("POST", f"{path}{kind.lower()}bindings", binding)
-
-
 def rule(verbs: str, resources: str, group: str = "") -> dict[str, Any]:
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
@@ -209,7 +195,7 @@ def test_the_permissions_of_the_page_suffice(cluster: Api, tmp_path: Path) -> No
     refused = collect(cluster, tmp_path, user=stranger)
     assert (refused.returncode, "It needs permission to get the pod" in refused.stderr) == (1, True)
 
-    allow(cluster, "pod", rule("get", "pods"), namespace="default")
+    cluster.allow_stranger("pod", rule("get", "pods"), namespace="default")
     alone = collect(cluster, tmp_path, user=stranger)
     assert alone.returncode == 1
     for needed in ("get nodes", "get nodes/proxy", "list pods in all namespaces", "list events in namespace default"):
@@ -217,9 +203,11 @@ def test_the_permissions_of_the_page_suffice(cluster: Api, tmp_path: Path) -> No
     assert "needs permission to create, get and delete pods and get pods/log in namespace kube-system" in alone.stderr
     assert archives.read(tmp_path / "default-web.tar.gz").parts.keys() == {Part.POD}
 
-    allow(cluster, "events", rule("list", "events"), namespace="default")
-    allow(cluster, "nodes", rule("get", "nodes nodes/proxy"), rule("list", "pods"))
-    allow(cluster, "readers", rule("create get delete", "pods"), rule("get", "pods/log"), namespace="kube-system")
+    cluster.allow_stranger("events", rule("list", "events"), namespace="default")
+    cluster.allow_stranger("nodes", rule("get", "nodes nodes/proxy"), rule("list", "pods"))
+    cluster.allow_stranger(
+        "readers", rule("create get delete", "pods"), rule("get", "pods/log"), namespace="kube-system"
+    )
     done = collect(cluster, tmp_path, "--timeout", "2", user=stranger)
     missing = archives.read(tmp_path / "default-web.tar.gz").index.missing
     # No kubelet runs.
@@ -231,7 +219,7 @@ def test_the_permissions_of_the_page_suffice(cluster: Api, tmp_path: Path) -> No
 
 
 def test_a_host_state_gives_the_answer_without_a_reader(cluster: Api, tmp_path: Path) -> None:
-    cluster.define(yaml.safe_load((DEPLOYED / "crds" / "hoststates.yaml").read_text("utf-8")))
+    cluster.define(DEPLOYED / "crds" / "hoststates.yaml")
     cluster.request("POST", HOST_STATES.path(), state_of("host-b", busy_kubelet()))
     put_rejected(cluster, "seen", "host-b")
 

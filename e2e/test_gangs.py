@@ -22,10 +22,10 @@ from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
+from e2e.marks import needs
 from e2e.schedule_replicas import NAMESPACE, ScheduleReplicas, extender_replicas, gate_controllers
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 ROUNDS = int(os.environ.get("ALIGNUP_GANG_ROUNDS", "20"))
 SECONDS = 120.0  #: for what takes seconds

@@ -15,11 +15,11 @@ from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE
 from e2e.cluster_workloads import clear, count_pods
+from e2e.marks import needs
 from e2e.observed_node import is_admitted, make_container, make_pod
 from e2e.test_gangs import GATES, VERSIONS, minor
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 ROUNDS = int(os.environ.get("ALIGNUP_GANG_ROUNDS", "20"))
 SIZE, CPUS = 4, 3  #: two of these pods fill a node

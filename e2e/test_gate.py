@@ -51,16 +51,14 @@ from e2e import control_plane
 from e2e.control_plane import ControlPlane, free_ports
 from e2e.definitions import DEPLOYED, define_host_states
 from e2e.fake_nodes import ALLOCATABLE, FakeNodes
+from e2e.marks import needs
 from e2e.measure_schedule import cpu_milliseconds
 from e2e.test_schedule import get, is_ready, service
-from tests.deploy.manifests import find_program
 from tests.observe.kubelets import SimulatedKubelet
 from tests.placement.located_hosts import GPU
 from tests.schedule.located_kubelets import located_kubelet
 
-WHY = control_plane.missing()
-KUBECTL = find_program("kubectl")
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 SECONDS = 120.0  #: for what takes milliseconds
 IDLE_SECONDS = 40.0  #: more than servers usually keep an idle connection, and less than clients of Kubernetes do
@@ -349,7 +347,7 @@ def manifest(kind: str, name: str, cpu: str) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
+@needs(control_plane.missing_kubectl())
 async def test_kubectl_apply_prints_warnings_and_creates_everything(
     plane: ControlPlane, client: ApiClient, tmp_path: Path
 ) -> None:
@@ -369,7 +367,7 @@ async def test_kubectl_apply_prints_warnings_and_creates_everything(
     async def apply(*manifests: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return what kubectl prints about the objects, and its warnings."""
         text = "\n---\n".join(map(json.dumps, manifests))
-        words = [KUBECTL or "", "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
+        words = [str(control_plane.program("kubectl")), "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
         run = await asyncio.to_thread(
             subprocess.run, words, input=text, capture_output=True, text=True, timeout=SECONDS, check=True
         )

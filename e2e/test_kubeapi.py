@@ -43,9 +43,9 @@ from alignup.testing.api_server import ApiServer
 from e2e import control_plane
 from e2e.control_plane import ADMIN, STRANGER, ControlPlane
 from e2e.definitions import DEFINITIONS
+from e2e.marks import needs
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 TIMING = Timing(retry=0.05, longest_retry=0.5)
 SECONDS = 60.0  #: for what takes milliseconds

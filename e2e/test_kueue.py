@@ -34,6 +34,7 @@ from e2e import control_plane
 from e2e.control_plane import STRANGER, ControlPlane, extenders, free_ports
 from e2e.definitions import DEFINITIONS, DEPLOYED
 from e2e.fake_nodes import FakeNodes
+from e2e.marks import needs
 from e2e.test_schedule import is_ready, plane, pod, service, until, working_nodes
 
 VARIABLE = "ALIGNUP_KUEUE_CRDS"
@@ -50,8 +51,7 @@ def _missing() -> str | None:
     return control_plane.missing(("kube-apiserver", "kube-scheduler"))
 
 
-WHY = _missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(_missing()), pytest.mark.anyio]
 
 
 class ScriptedKueue:

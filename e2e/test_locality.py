@@ -6,13 +6,10 @@ import subprocess
 from itertools import combinations
 from pathlib import Path
 
-import pytest
-
 from alignup.machines import load, record_script
 from e2e import disk
 from e2e.guest import Node, Shape, missing, run
-
-WHY = missing()
+from e2e.marks import needs
 
 
 def root_complex(name: str, *, bus: int, node: int) -> str:
@@ -86,7 +83,7 @@ print(base64.b64encode(Path("/tmp/machine.tar.gz").read_bytes()).decode())
 """
 
 
-@pytest.mark.skipif(WHY is not None, reason=str(WHY))
+@needs(missing())
 def test_the_tree_of_a_guest_is_read(tmp_path: Path) -> None:
     numbers, written, recorded = run(TREE, SCRIPT, image=disk.make(tmp_path)).splitlines()[-3:]
     file = tmp_path / "machine.tar.gz"

@@ -18,12 +18,12 @@ from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE, CpuState, dump_cpu_state
 from e2e import containerd
 from e2e.cri import cri_client
+from e2e.marks import needs
 from e2e.nri_node import BOTH, CPUS, NriNode, until
 from tests.short_paths import short_directory
 
-WHY = containerd.missing() or containerd.missing_nri()
 pytestmark = [
-    pytest.mark.skipif(WHY is not None, reason=WHY or ""),
+    needs(containerd.missing() or containerd.missing_nri()),
     pytest.mark.skipif(CPUS < 2, reason="needs two CPUs"),
 ]
 MANY = 40  #: pods

@@ -16,13 +16,13 @@ import pytest
 from alignup.testing.api_server import ApiServer
 from e2e import containerd
 from e2e.cri import cri_client
+from e2e.marks import needs
 from e2e.nri_node import BOTH, CPUS, NriNode, until
 from tests.observe.api_objects import running_server
 from tests.short_paths import short_directory
 
-WHY = containerd.missing() or containerd.missing_nri()
 pytestmark = [
-    pytest.mark.skipif(WHY is not None, reason=WHY or ""),
+    needs(containerd.missing() or containerd.missing_nri()),
     pytest.mark.skipif(CPUS < 2, reason="needs two CPUs"),
 ]
 HOST = "host-a"

@@ -11,27 +11,25 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from alignup.align import bits
 from e2e import cluster_guest, containerd
-from e2e.api import NODES, PODS, until
+from e2e.api import NODES, PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW
+from e2e.definitions import DEPLOYED
 from e2e.guest_kubelet import RUNTIME
-from e2e.observed_node import COLLECTIONS, ObservedNode, make_container, make_pod
+from e2e.marks import needs
+from e2e.observed_node import ObservedNode, make_container, make_pod
 
-WHY = cluster_guest.missing() or containerd.missing_nri()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing() or containerd.missing_nri())
 
 NODE, PLUGIN = "node-a", "nri"
 SECONDS = 600 if os.environ.get("ALIGNUP_SOAK") else 60  #: of pods that come and go
 MOST_PODS = 7
-DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
 ACCESS = "/etc/nri.kubeconfig"  #: in the guest
 CPUS = [bits.parse(f"{2 * node}-{2 * node + 1}") for node in range(4)]  #: by NUMA node
 WITHOUT_MANAGERS = {
@@ -43,12 +41,9 @@ WITHOUT_MANAGERS = {
 DEVICE_NODES = range(1, 4)  #: those with two CPUs for pods; node 0 has one
 RESOURCE, DRIVER = "example.com/gpu", "gpu.example.com"
 GROUP = "/apis/resource.k8s.io/v1"
-EVENTS = "/api/v1/namespaces/default/events"
 MIB = 1 << 20
 #: A process that keeps 8 MiB of private memory: what it has read so far, while it waits for more.
 HOARD = ["sh", "-c", f"(head -c {8 * MIB} /dev/zero; sleep 100000) | tail -c {8 * MIB}"]
-
-Document = dict[str, Any]
 
 
 @dataclass
@@ -66,12 +61,9 @@ class DecidedNode:
     def install(self) -> None:
         """Create the service account with its permissions, and give the guest a token of it."""
         api = self.bed.api
-        for name in ("namespace.yaml", "nri-decide/access.yaml"):
-            for document in yaml.safe_load_all((DEPLOY / name).read_text("utf-8")):
-                api.request("POST", COLLECTIONS[document["kind"]], document)
-        path = "/api/v1/namespaces/alignup/serviceaccounts/alignup-nri/token"
-        token = api.request("POST", path, {"spec": {"expirationSeconds": 86400}})["status"]["token"]
-        self.node.guest.ask("write", path=ACCESS, text=self.node.guest.kubeconfig(token))
+        api.create(DEPLOYED / "namespace.yaml", DEPLOYED / "nri-decide" / "access.yaml")
+        access = self.node.guest.kubeconfig(api.account_token("alignup-nri"))
+        self.node.guest.ask("write", path=ACCESS, text=access)
 
     def start_plugin(self) -> None:
         words = [
@@ -267,8 +259,8 @@ def test_a_pod_that_cannot_be_aligned_has_an_event_and_starts_when_it_can(decide
     name = decided.create("exclusive", {**container, "command": HOARD})
 
     def rejected() -> bool:
-        events = [event for event in decided.bed.api.items(EVENTS) if event["involvedObject"]["name"] == name]
-        return any(f"Pod default/{name} is rejected: TopologyAffinityError" in event["message"] for event in events)
+        reason = f"Pod default/{name} is rejected: TopologyAffinityError"
+        return any(reason in event["message"] for event in decided.bed.api.events(name))
 
     until("an event says why", rejected, detail=decided.logs)
     assert (decided.bed.api.pod(name) or {})["status"]["phase"] == "Pending"

@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -20,17 +19,15 @@ from e2e.api import PODS, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW
 from e2e.guest_kubelet import RUNTIME
+from e2e.marks import needs
 from e2e.observed_node import ObservedNode, make_container, make_pod
 
-WHY = cluster_guest.missing() or containerd.missing_nri()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing() or containerd.missing_nri())
 
 NODE, PLUGIN = "node-a", "nri"
 MINUTES = 10 if os.environ.get("ALIGNUP_SOAK") else 2
 MOST_PODS = 7
 NODES = [bits.parse(f"{2 * node}-{2 * node + 1}") for node in range(4)]  #: CPUs by NUMA node
-
-Document = dict[str, Any]
 
 
 @dataclass

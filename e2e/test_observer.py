@@ -18,12 +18,12 @@ from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from e2e import control_plane
 from e2e.control_plane import STRANGER, ControlPlane
 from e2e.definitions import define_host_states
+from e2e.marks import needs
 from tests.align.hosts import pod
 from tests.observe.api_objects import resource_slice
 from tests.observe.kubelets import SimulatedKubelet, SimulatedPodResources
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 STEPS = 5
 SECONDS = 60.0  #: for what takes milliseconds

@@ -14,12 +14,13 @@ import yaml
 from e2e import browser
 from e2e.broken_line import broken_line
 from e2e.browser import Browser, Page, Watched
+from e2e.marks import needs
 from e2e.page_servers import NODE, RunningAgent, running_agent
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"<script>alert(2)</script>"
 PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 
-pytestmark = pytest.mark.skipif(bool(browser.missing()), reason=str(browser.missing()))
+pytestmark = needs(browser.missing())
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 
 from e2e import browser
 from e2e.browser import Browser, Page, Watched
+from e2e.marks import needs
 from e2e.page_servers import RunningCluster, running_cluster
 from e2e.served_cluster import REJECTED, REPLICA_SET
 
@@ -35,7 +36,7 @@ spec:
           limits: {cpu: "12", memory: 8Gi}
 """
 
-pytestmark = pytest.mark.skipif(bool(browser.missing()), reason=str(browser.missing()))
+pytestmark = needs(browser.missing())
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,14 @@ import pytest
 
 from e2e import browser
 from e2e.browser import Browser, Page, Watched
+from e2e.marks import needs
 from e2e.report_examples import write_reports
 
 KINDS = ("comparison", "cluster", "sweep")
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 FIRST = "figure[data-chart] >> nth=0"
 
-pytestmark = pytest.mark.skipif(bool(browser.missing()), reason=str(browser.missing()))
+pytestmark = needs(browser.missing())
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 from alignup.align import bits
 from e2e import disk, guest
 from e2e.guest import Node, Shape
+from e2e.marks import needs
 
-WHY = guest.missing()
 SHAPE = Shape(
     sockets=2,
     cores=2,
@@ -29,7 +29,7 @@ SLACK = 256  #: pages the kernel may have put elsewhere
 
 Observed = dict[str, Any]
 
-pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
+pytestmark = needs(guest.missing())
 
 
 @pytest.fixture(scope="module")

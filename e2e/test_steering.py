@@ -15,10 +15,10 @@ from e2e import cluster_guest
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, kubelet_config
 from e2e.cluster_workloads import clear
+from e2e.marks import needs
 from e2e.steered_node import FREE, MARKERS, NODE, RETURN_SECONDS, SteeredNode
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 ROUNDS = 6
 HOLD = 60  #: seconds; an emulated node on a busy machine is slow

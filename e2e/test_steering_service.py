@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -18,18 +17,16 @@ from alignup.align.workload.names import NUMA_ANNOTATION
 from alignup.documents.steering import MARKER_RESOURCE
 from alignup.placement.steered import STEERED_ANNOTATION
 from e2e import cluster_guest
-from e2e.api import PODS, until
+from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW
 from e2e.cluster_workloads import clear
+from e2e.marks import needs
 from e2e.observed_node import make_container, make_pod
 from e2e.schedule_replicas import ScheduleReplicas
 from e2e.steered_node import FREE, INSTRUCTIONS, MARKERS, NODE, RETURN_SECONDS, SteeredNode
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 COUNT = 40
 PLAIN = 14  #: pods without the request

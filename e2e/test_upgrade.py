@@ -10,19 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from alignup.align.release import find_release
 from e2e import cluster_guest, control_plane
-from e2e.api import PODS
+from e2e.api import PODS, Document
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE, kubelet_config
 from e2e.guest_kubelet import KUBELET_DIR
+from e2e.marks import needs
 from e2e.observed_node import ObservedNode, make_container, make_pod
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,7 @@ def kubelets() -> list[Kubelet]:
 
 KUBELETS = kubelets()
 TOO_FEW = f"set {control_plane.VARIABLE} to DIR:DIR, with kubelets of at least two releases"
-WHY = cluster_guest.missing([KUBELETS[-1].directory]) if len(KUBELETS) > 1 else TOO_FEW
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing([KUBELETS[-1].directory]) if len(KUBELETS) > 1 else TOO_FEW)
 
 PAIRS = pytest.mark.parametrize(
     ("old", "new"), [pytest.param(*pair, id=f"{pair[0].version}-{pair[1].version}") for pair in pairwise(KUBELETS)]
