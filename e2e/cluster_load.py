@@ -20,12 +20,12 @@ from alignup.kubernetes.api.errors import (
 )
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.schedule.cluster_facts import GATE, PLACEMENT_ANNOTATION
+from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from e2e.control_plane import ControlPlane
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
 from e2e.schedule_replicas import NAMESPACE
-from e2e.test_schedule import NAMESPACES, pod
+from e2e.simulated_cluster import NAMESPACES, pod
 from tests.observe.kubelets import SimulatedKubelet
 
 LIFE = (1.0, 4.0)  #: seconds for which a pod runs
@@ -185,9 +185,8 @@ class ClusterLoad:
             due = max(due + 1 / self._rate, loop.time() - 1)
             await asyncio.sleep(max(0.0, due - loop.time()))
             if self.nodes.waiting < MOST_WAITING:
-                document = pod(f"load-{self.created}", self._chance.choice((1, 1, 2, 2, 3, 4)))
-                if self._chance.random() < self._gated:
-                    document["spec"]["schedulingGates"] = [{"name": GATE}]
+                cpus, gated = self._chance.choice((1, 1, 2, 2, 3, 4)), self._chance.random() < self._gated
+                document = pod(f"load-{self.created}", cpus, gated=gated)
                 await self._client.create(PODS, document, namespace="default")
                 self.created += 1
 

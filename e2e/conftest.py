@@ -1,5 +1,10 @@
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from e2e.control_plane import ControlPlane
+from e2e.simulated_cluster import FLAGS
 from tests.time_limits import prepare_limits, start_limit
 
 _SECONDS = 7200  #: of a test; guests are slow
@@ -8,6 +13,13 @@ _SECONDS = 7200  #: of a test; guests are slow
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """The control plane of a cluster with simulated nodes."""
+    with ControlPlane(tmp_path, nodes=("none",), flags=FLAGS) as control:
+        yield control
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -81,11 +81,11 @@ def directories() -> tuple[Path, ...]:
 
 def version(directory: Path | None) -> str:
     """Return the version of the programs in a directory, such as ``v1.36.4``."""
-    if directory is None or not (directory / "kubelet").is_file():
+    names = ("kubelet", "kube-apiserver") if directory else ()
+    path = next((path for name in names if (path := program(name, directory)).is_file()), None)
+    if path is None:
         return "none"
-    return subprocess.run(
-        [directory / "kubelet", "--version"], check=True, capture_output=True, text=True
-    ).stdout.split()[-1]
+    return subprocess.run([path, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
 
 
 def program(name: str, directory: Path | None = None) -> Path:

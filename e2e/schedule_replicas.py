@@ -42,16 +42,21 @@ class Replica:
     webhook: int  #: its port, if it serves one
     process: subprocess.Popen[bytes]
 
+    def get(self, path: str) -> str:
+        """Return the answer to an HTTP request."""
+        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            content: bytes = answer.read()
+        return content.decode()
+
     def is_ready(self) -> bool:
         """Return whether it leads, and knows the cluster."""
-        with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10):
-            return True
+        with suppress(OSError):
+            return bool(self.get("/readyz"))
         return False
 
     def predictions(self) -> Counter[str]:
         """Return the metric of predictions: labels → count."""
-        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self.get("/metrics").splitlines()
         shown = (line.removeprefix(METRIC).rpartition(" ") for line in lines if line.startswith(f"{METRIC}{{"))
         return Counter({labels: round(float(count)) for labels, _, count in shown if float(count)})
 
@@ -70,9 +75,10 @@ class ScheduleReplicas:
     running: list[Replica] = field(default_factory=list)
     _before: Counter[str] = field(default_factory=Counter)  #: predictions of those that were killed
 
-    def start(self) -> None:
-        """Start one more, without waiting."""
-        port, webhook = free_ports(2)
+    def start(self, port: int = 0) -> None:
+        """Start one more on *port* (0: any), without waiting."""
+        free, webhook = free_ports(2)
+        port = port or free
         access = self.access or self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
         words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
         words += self.options

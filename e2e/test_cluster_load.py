@@ -14,7 +14,7 @@ from alignup.testing.api_server import ApiServer
 from e2e import cluster_load
 from e2e.cluster_load import ClusterLoad, LoadedNodes, PersistentClient, check_load, check_memory, replace_nodes
 from e2e.definitions import define_host_states
-from e2e.test_schedule import pod
+from e2e.simulated_cluster import pod
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio

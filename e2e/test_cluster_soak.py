@@ -12,7 +12,7 @@ import asyncio
 import os
 import random
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -34,15 +34,8 @@ RATE = float(os.environ.get("ALIGNUP_SOAK_RATE", "10"))
 MINUTES = float(os.environ.get("ALIGNUP_SOAK_MINUTES", rounds(1, soak=20)))
 OUTAGE_SECONDS = float(os.environ.get("ALIGNUP_SOAK_OUTAGE", rounds(5, soak=60)))
 NODES = 24
-FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
 PODS_BETWEEN_KILLS = 8
 JUMPS = (3600.0, -3600.0, 0.0)  #: seconds by which the time of day of the service is wrong
-
-
-@pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path, nodes=("none",), flags=FLAGS) as control:
-        yield control
 
 
 @asynccontextmanager

@@ -5,19 +5,17 @@ manager. ``ALIGNUP_KUEUE_CRDS`` names a directory with the definitions: config/c
 repository.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
+from alignup.kubernetes.api import PODS, ApiClient, find_access
 from alignup.kubernetes.api.client import PatchType
-from alignup.kubernetes.api.errors import ApiError, ForbiddenError
+from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.kueue_resources import (
     ADMISSION_CHECKS,
     RESOURCE_FLAVORS,
@@ -27,21 +25,17 @@ from alignup.kubernetes.api.kueue_resources import (
     CheckStatus,
     KueueWorkload,
 )
-from alignup.kubernetes.api.objects import PartialObject
 from alignup.schedule.kueue_checks import CONTROLLER
 from alignup.schedule.service import ScheduleService
 from e2e import control_plane
-from e2e.control_plane import STRANGER, ControlPlane, extenders, free_ports
-from e2e.definitions import DEFINITIONS, DEPLOYED
+from e2e.api import Api
+from e2e.control_plane import STRANGER, ControlPlane, extenders
+from e2e.definitions import DEFINITIONS, DEPLOYED, wait_served
 from e2e.fake_nodes import FakeNodes
 from e2e.marks import needs
-from e2e.test_schedule import is_ready, plane, pod, service, until, working_nodes
+from e2e.simulated_cluster import pod, poll, running, running_service, until, working_nodes
 
 VARIABLE = "ALIGNUP_KUEUE_CRDS"
-RBAC = "rbac.authorization.k8s.io"
-ROLES = Resource(type=PartialObject, group=RBAC, kind="ClusterRole", plural="clusterroles")
-BINDINGS = Resource(type=PartialObject, group=RBAC, kind="ClusterRoleBinding", plural="clusterrolebindings")
-__all__ = ["plane"]
 
 
 def _missing() -> str | None:
@@ -64,21 +58,12 @@ class ScriptedKueue:
         for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
             path = Path(os.environ[VARIABLE]) / f"kueue.x-k8s.io_{resource.plural}.yaml"
             await self._client.create(DEFINITIONS, yaml.safe_load(path.read_text("utf-8")))
-        async with asyncio.timeout(60):
-            for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
-                while not await self._is_served(resource):  # noqa: ASYNC110 - no event
-                    await asyncio.sleep(0.1)
+        for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
+            await wait_served(self._client, resource)
         for name, controller in (("alignup", CONTROLLER), ("other", "example.com/other")):
             await self._client.create(
                 ADMISSION_CHECKS, {"metadata": {"name": name}, "spec": {"controllerName": controller}}
             )
-
-    async def _is_served(self, resource: Any) -> bool:  # noqa: ANN401 - any resource
-        try:
-            await self._client.list(resource)
-        except ApiError:
-            return False
-        return True
 
     async def submit(self, name: str, count: int, cpus: int) -> None:
         template = {"spec": {**pod(name, cpus)["spec"], "restartPolicy": "Never"}}
@@ -126,21 +111,20 @@ class ScriptedKueue:
         return status
 
     async def wait(self, name: str, state: CheckState, check: str = "alignup") -> CheckStatus:
-        async with asyncio.timeout(60):
-            while (status := await self.check(name, check)).state != state:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.05)
-        return status
+        async def status() -> CheckStatus | None:
+            status = await self.check(name, check)
+            return status if status.state == state else None
+
+        return await poll(status)
 
 
 @asynccontextmanager
 async def kueue_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, ScriptedKueue, FakeNodes]]:
-    (port,) = free_ports(1)
     async with working_nodes(plane) as (client, nodes):
         kueue = ScriptedKueue(client)
         await kueue.define()
-        with service(plane, port, "--kueue"):
-            await until(lambda: is_ready(port), plane)
-            plane.start_scheduler(extenders(port))
+        async with running_service(plane, "--kueue") as service:
+            plane.start_scheduler(extenders(service.port))
             yield client, kueue, nodes
 
 
@@ -192,21 +176,16 @@ async def test_the_rights_of_the_deployment_suffice_and_no_more_is_allowed(plane
         await kueue.define()
         for path in (DEPLOYED / "schedule" / "access.yaml", DEPLOYED / "kueue" / "access.yaml"):
             role = next(each for each in yaml.safe_load_all(path.read_text("utf-8")) if each["kind"] == "ClusterRole")
-            name = role["metadata"]["name"]
-            subject = {"kind": "User", "apiGroup": RBAC, "name": "stranger"}
-            role_ref = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
-            await admin.create(ROLES, role)
-            await admin.create(BINDINGS, {"metadata": {"name": name}, "subjects": [subject], "roleRef": role_ref})
+            Api(plane).allow_stranger(role["metadata"]["name"], *role["rules"])
         access = find_access(plane.kubeconfig(plane.directory / "stranger.json", {"token": STRANGER}))
-        async with ApiClient(access) as client:
-            running = asyncio.ensure_future(ScheduleService(client, kueue=True).run())
+        async with ApiClient(access) as client, running(ScheduleService(client, kueue=True).run()):
             await kueue.submit("job", 3, 4)
             await kueue.wait("job", CheckState.READY)
-            async with asyncio.timeout(60):
-                while not (await admin.get(ADMISSION_CHECKS.at("alignup"))).status.conditions:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await poll(lambda: is_active(admin, "alignup"))
             with pytest.raises(ForbiddenError):
                 await client.patch(WORKLOADS.at("job", namespace="default"), {"spec": {"active": False}})
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        assert (await admin.get(ADMISSION_CHECKS.at("other"))).status.conditions == ()
+        assert not await is_active(admin, "other")
+
+
+async def is_active(client: ApiClient, check: str) -> bool:
+    return bool((await client.get(ADMISSION_CHECKS.at(check))).status.conditions)

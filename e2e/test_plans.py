@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from alignup.kubernetes.api import ApiClient, find_access
 from e2e import control_plane
 from e2e.api import Api, Document, until
 from e2e.control_plane import ControlPlane
-from e2e.definitions import DEPLOYED, define_host_states
+from e2e.definitions import DEPLOYED
 from e2e.fake_nodes import FakeNodes
 from e2e.marks import needs
 from e2e.planned_cluster import (
@@ -27,6 +27,7 @@ from e2e.planned_cluster import (
     install_plans,
 )
 from e2e.schedule_replicas import NAMESPACE, ScheduleReplicas, extender_replicas, gate_controllers
+from e2e.simulated_cluster import FLAGS, pod, working_nodes
 
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 pytestmark = needs(control_plane.missing(PROGRAMS) or control_plane.missing_kubectl())
@@ -35,10 +36,9 @@ CONTROLLERS = "deployment-controller,replicaset-controller,disruption-controller
 NODES = (FRAGMENTED, OTHER)
 
 
-def pod_spec(_name: str, cpus: int, **fields: object) -> Document:
-    limits = {"cpu": str(cpus), "memory": "1Gi"}
-    container = {"name": "app", "image": "none", "resources": {"limits": limits}}
-    return {"containers": [container], "terminationGracePeriodSeconds": 1, **fields}
+def pod_spec(name: str, cpus: int, **fields: Any) -> Document:  # noqa: ANN401 - of a pod
+    spec: Document = pod(name, cpus, **fields)["spec"]
+    return spec
 
 
 @contextmanager
@@ -49,15 +49,10 @@ def fake_nodes(plane: ControlPlane) -> Iterator[FakeNodes]:
     stop = asyncio.Event()
 
     async def work() -> None:
-        async with ApiClient(find_access(plane.kubeconfig(plane.directory / "nodes.json"))) as client:
-            await define_host_states(client)
-            nodes = FakeNodes(client)
-            for name in NODES:
-                await nodes.add(name)
-            async with nodes.working():
-                running.append(nodes)
-                ready.set()
-                await stop.wait()
+        async with working_nodes(plane, *NODES) as (_, nodes):
+            running.append(nodes)
+            ready.set()
+            await stop.wait()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(work()))
     thread.start()
@@ -72,7 +67,7 @@ def fake_nodes(plane: ControlPlane) -> Iterator[FakeNodes]:
 
 @pytest.fixture(params=["extender", "gate"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlannedCluster]:
-    flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", *audit_flags(tmp_path))
+    flags = (*FLAGS, *audit_flags(tmp_path))
     with ControlPlane(tmp_path, nodes=NODES, flags=flags) as plane, fake_nodes(plane) as nodes:
         plane.start_controllers(CONTROLLERS)
         api = Api(plane)
