@@ -101,11 +101,15 @@ class Api:
         """Change an object by a JSON merge patch."""
         return self.request("PATCH", path, patch, content=MERGE, token=token)
 
-    def create(self, *manifests: Path) -> None:
+    def create(self, document: Document) -> Document:
+        """Create an object that says what it is."""
+        return self.request("POST", _collection(document), document)
+
+    def install(self, *manifests: Path) -> None:
         """Create the objects of manifests."""
         for manifest in manifests:
             for document in yaml.safe_load_all(manifest.read_text("utf-8")):
-                self.request("POST", _collection(document), document)
+                self.create(document)
 
     def account_token(self, account: str, *, node: str = "") -> str:
         """Return a token of a service account of the namespace alignup, as a pod has it (on *node*, if given)."""
@@ -142,7 +146,7 @@ class Api:
     def define(self, definition: Path) -> None:
         """Create the CustomResourceDefinition in a file, and wait until its resource is served."""
         document = yaml.safe_load(definition.read_text("utf-8"))
-        self.create(definition)
+        self.create(document)
         spec = document["spec"]
         path = f"/apis/{spec['group']}/{spec['versions'][-1]['name']}/{spec['names']['plural']}"
         until(f"{path} is served", lambda: self.get(path) is not None)
@@ -194,5 +198,5 @@ def _collection(manifest: Document) -> str:
     version, kind = manifest["apiVersion"], manifest["kind"].lower()
     namespace = manifest["metadata"].get("namespace")
     group = "/api/v1" if version == "v1" else f"/apis/{version}"
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("s") else f"{kind}s"
     return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from e2e.api import PODS, Document, until
+from e2e.api import PODS, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import kubelet_config
 from e2e.cluster_workloads import SEED, PodCounts, count_pods, create_pod
@@ -27,7 +27,7 @@ PAUSE = 2.0  #: seconds between two pods, unless a fault takes longer
 def start_plugins(node: ObservedNode) -> None:
     """Start the plugins of a node; they stay, because devices of a plugin that stopped are a problem of the node."""
     for resource, devices in DEVICES.items():
-        node.guest.ask("start", offer=_offer(resource, devices))
+        node.guest.ask("start_plugin", resource=resource, devices=devices)
     node.check(f"plugins of {node.name}")
 
 
@@ -65,9 +65,8 @@ class FaultyCluster:
         ]
 
     def restart_plugin(self) -> None:
-        guest = self.first.guest
-        guest.ask("stop", resource=GPU)
-        guest.ask("start", offer=_offer(GPU, DEVICES[GPU]))
+        self.first.guest.ask("stop_plugin", resource=GPU)
+        self.first.guest.ask("start_plugin", resource=GPU, devices=DEVICES[GPU])
 
     def kill_kubelets(self) -> None:
         for node in (self.first, self.second):
@@ -96,13 +95,3 @@ class FaultyCluster:
         left = [pod for pod in self.bed.api.items(PODS) if pod["status"]["phase"] in {"Pending", "Running"}]
         shown = [f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}: {pod['status']}" for pod in left]
         return "\n".join([str(count_pods(self.bed.api)), *shown, self.bed.plane.log("alignup-schedule")])
-
-
-def _offer(resource: str, devices: dict[str, list[int] | None]) -> Document:
-    return {
-        "resource": resource,
-        "devices": [{"id": id_, "nodes": nodes} for id_, nodes in devices.items()],
-        "preferred": False,
-        "pre_start_required": False,
-        "endpoint": f"{resource.rpartition('/')[2]}.sock",
-    }

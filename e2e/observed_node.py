@@ -20,6 +20,7 @@ HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
 TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 ACCESS = "/etc/observer.kubeconfig"  #: in the guest
 ACCOUNT = "alignup-observer"
+NO_SCHEDULER = "none"  #: the scheduler of pods that a test binds
 OBSERVER = "observer"  #: the name of the process in the guest
 PORT = 9184  #: of the observer's metrics
 _DEFINITIONS = ("crds/hoststates.yaml", "crds/noderesourcetopologies.yaml", "crds/steeringinstructions.yaml")
@@ -30,7 +31,7 @@ def install_observer(api: Api) -> None:
     """Create what observers need as it is deployed: definitions, and a service account with exactly its permissions."""
     for name in _DEFINITIONS:
         api.define(DEPLOYED / name)
-    api.create(*(DEPLOYED / name for name in _ACCESS))
+    api.install(*(DEPLOYED / name for name in _ACCESS))
 
 
 def make_pod(
@@ -46,12 +47,19 @@ def make_pod(
             "initContainers": list(init),
             "hostNetwork": True,  # the nodes have no other
             "restartPolicy": "Never",
-            "schedulerName": "none",
+            "schedulerName": NO_SCHEDULER,
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             **spec,
         },
     }
+
+
+def make_claim_pod(name: str, template: str, container: Document, **spec: Any) -> Document:  # noqa: ANN401 - of a pod
+    """Return a pod for kube-scheduler whose container has a device by a claim of *template*."""
+    container["resources"]["claims"] = [{"name": "gpu"}]
+    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    return make_pod(name, container, schedulerName="default-scheduler", resourceClaims=claims, **spec)
 
 
 def make_container(name: str = "app", *, requests: Mapping[str, object] | None = None, **limits: object) -> Document:

@@ -44,7 +44,7 @@ def audit_flags(directory: Path) -> tuple[str, ...]:
 def install_plans(api: Api) -> None:
     """Create the definition of Plans, and the policy about who creates them."""
     api.define(DEPLOYED / "crds" / "plans.yaml")
-    api.create(DEPLOYED / "plans" / "creator-may-evict.yaml")
+    api.install(DEPLOYED / "plans" / "creator-may-evict.yaml")
 
 
 @dataclass

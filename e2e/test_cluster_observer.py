@@ -39,27 +39,16 @@ def test_what_is_published_and_predicted_is_what_the_kubelet_does(node: Observed
 def live(node: ObservedNode) -> None:
     """Take the node through everything that can happen to it."""
     node.check("idle")
-    start_plugins(node)
+    start_plugin(node, "gpu", GPUS)
+    start_plugin(node, "nic", NICS)
     send_pods(node)
     end_pods(node)
     restart_programs(node)
     change_configuration(node)
 
 
-def start_plugins(node: ObservedNode) -> None:
-    for name, devices in (("gpu", GPUS), ("nic", NICS)):
-        start_plugin(node, name, devices)
-
-
 def start_plugin(node: ObservedNode, name: str, devices: Mapping[str, list[int] | None]) -> None:
-    offer = {
-        "resource": f"example.com/{name}",
-        "devices": [{"id": id_, "nodes": nodes} for id_, nodes in devices.items()],
-        "preferred": False,
-        "pre_start_required": False,
-        "endpoint": f"{name}.sock",
-    }
-    node.guest.ask("start", offer=offer)
+    node.guest.ask("start_plugin", resource=f"example.com/{name}", devices=devices)
     node.check(f"plugin {name}")
 
 
@@ -114,7 +103,7 @@ def restart_programs(node: ObservedNode) -> None:
     node.check("an unhealthy device")
     guest.ask("set_devices", resource="example.com/gpu", devices="1@0,2@1,1@3,1@2")
     node.check("other devices")
-    guest.ask("stop", resource="example.com/nic")
+    guest.ask("stop_plugin", resource="example.com/nic")
     node.check("a plugin has stopped", problem=STOPPED)
     node.send(make_pod("no-nic", make_container(nic=1)), problem=STOPPED)
     node.restart_kubelet(kubelet_config())

@@ -15,13 +15,14 @@ from e2e import control_plane
 from e2e.api import NODES, PODS, Api, Document, until
 from e2e.control_plane import ControlPlane
 from e2e.marks import needs
+from e2e.simulated_cluster import FLAGS
+from tests.schedule.claim_objects import DRIVER, device_class, template
 
 pytestmark = needs(control_plane.missing(("kube-apiserver", "kube-scheduler", "kube-controller-manager")))
 
-DRIVER, HOSTS = "gpu.example.com", ("node-a", "node-b")
+HOSTS = ("node-a", "node-b")
 EXTENDED = f"deviceclass.resource.kubernetes.io/{DRIVER}"
-GROUP = "/apis/resource.k8s.io/v1"
-CLAIMS, TEMPLATES = (f"{GROUP}/namespaces/default/{plural}" for plural in ("resourceclaims", "resourceclaimtemplates"))
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 REFUSED = "the CPUs cannot be beside the GPU"
 
 
@@ -87,8 +88,7 @@ class Extender:
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Two nodes with two GPUs each."""
-    flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
-    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=flags, nodes=("none",)) as control:
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=FLAGS, nodes=("none",)) as control:
         api = Api(control)
         control.start_controllers()
         for name in HOSTS:
@@ -96,12 +96,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
             api.request("POST", NODES, {"metadata": metadata, "status": {"allocatable": amounts, "capacity": amounts}})
             for document in DraDriver(DRIVER, "1@0,1@1", directory=Path("unused"), node=name).slices():
-                api.request("POST", f"{GROUP}/resourceslices", document)
-        selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
-        api.request("POST", f"{GROUP}/deviceclasses", {"metadata": {"name": DRIVER}, "spec": {"selectors": selectors}})
-        requests = [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]
-        template = {"metadata": {"name": "one-gpu"}, "spec": {"spec": {"devices": {"requests": requests}}}}
-        api.request("POST", TEMPLATES, template)
+                api.create(document)
+        api.create(device_class(DRIVER))
+        api.create(template(class_name=DRIVER))
         yield control
 
 
@@ -125,7 +122,7 @@ def make_pod(**spec: object) -> Document:
 
 
 def claim_pod() -> Document:
-    return make_pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}])
+    return make_pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpus"}])
 
 
 def wait_bound(api: Api) -> Document:

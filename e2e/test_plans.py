@@ -90,7 +90,7 @@ def service(cluster: PlannedCluster, *, replicas: int = 1) -> AbstractContextMan
 def _deployed(cluster: PlannedCluster) -> Path:
     """Return a kubeconfig with the service account and the permissions that are deployed, and no others."""
     api = cluster.api
-    api.create(*(DEPLOYED / part / "access.yaml" for part in ("schedule", "gate", "plans")))
+    api.install(*(DEPLOYED / part / "access.yaml" for part in ("schedule", "gate", "plans")))
     user = {"token": api.account_token("alignup-schedule")}
     return api.plane.kubeconfig(cluster.directory / "service.kubeconfig", user)
 

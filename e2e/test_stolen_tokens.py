@@ -262,7 +262,7 @@ def test_a_service_that_carries_out_plans_can_evict_pods_and_create_no_plan(
     api: Api, token: Callable[[str], str]
 ) -> None:
     api.request("POST", PODS, {"metadata": {"name": "planned"}, "spec": POD})
-    api.create(KUBERNETES / "plans" / "access.yaml")
+    api.install(KUBERNETES / "plans" / "access.yaml")
     stolen = token("alignup-schedule")
     can = {
         "list plans": Write("GET", PLANS),

@@ -72,9 +72,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedNode]:
     place = tmp_path_factory.mktemp("cluster")
     with ClusterBed(place, {NODE: WIDE}, programs=KUBELETS[-1].directory, files=files) as bed:
         observed = bed.nodes[NODE]
-        gpus = [{"id": "gpu-0", "nodes": [0]}, {"id": "gpu-1", "nodes": [1]}]
-        offer = {"resource": "example.com/gpu", "devices": gpus, "preferred": False, "pre_start_required": False}
-        observed.guest.ask("start", offer={**offer, "endpoint": "gpu.sock"})
+        observed.guest.ask("start_plugin", resource="example.com/gpu", devices={"gpu-0": [0], "gpu-1": [1]})
         yield observed
 
 
