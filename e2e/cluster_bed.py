@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from e2e import cluster_guest
@@ -81,9 +80,7 @@ class ClusterBed:
         self.seconds = time.monotonic() - begun
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
     def _own_fields(self, name: str) -> dict[str, object]:

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from e2e import containerd, control_plane, disk, guest
@@ -144,9 +143,7 @@ class ClusterGuest:
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from e2e import browser
+from e2e.browser import Browser
 from e2e.control_plane import ControlPlane
 from e2e.simulated_cluster import FLAGS
 from tests.time_limits import prepare_limits, start_limit
@@ -20,6 +22,12 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     """The control plane of a cluster with simulated nodes."""
     with ControlPlane(tmp_path, nodes=("none",), flags=FLAGS) as control:
         yield control
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser.chromium() as running:
+        yield running
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -18,7 +18,6 @@ import time
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from e2e.egress import EgressProxy
@@ -152,9 +151,7 @@ class ControlPlane:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for name in tuple(self._processes):
             self._kill(name)
 
