@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from e2e.cluster_guest import ClusterGuest
 from e2e.definitions import DEPLOYED
 from e2e.guest_kubelet import IMAGE, KUBELET
 from e2e.kubelet_view import KubeletView, host_state_differences, topology_differences
+from e2e.programs import run_alignup
 
 HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
 TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
@@ -161,20 +160,9 @@ class ObservedNode:
 
     def alignup(self, *words: str) -> Document:
         """Return the JSON that a subcommand of ``alignup cluster`` prints."""
-        command = [
-            sys.executable,
-            "-m",
-            "alignup",
-            "cluster",
-            *words,
-            "--kubeconfig",
-            str(self.kubeconfig),
-            "-o",
-            "json",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_alignup("cluster", *words, "--kubeconfig", self.kubeconfig, "-o", "json")
         if not done.stdout:
-            raise RuntimeError(f"{command}: {done.stderr}")
+            raise RuntimeError(f"alignup cluster {words}: {done.stderr}")
         document: Document = json.loads(done.stdout)
         return document
 

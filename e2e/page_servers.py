@@ -12,10 +12,10 @@ import yaml
 
 from alignup.web.address import UnixAddress
 from alignup.web.agent_client import AgentClient
+from e2e.programs import ROOT
 from tests.deadlines import wait_for
 from tests.short_paths import short_directory
 
-ROOT = Path(__file__).parents[1]
 NODE = ROOT / "examples" / "node"
 
 

@@ -5,8 +5,6 @@ known from the audit log of the API server.
 """
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from alignup.schedule.pod_groups import COSCHEDULING, SIZE_ANNOTATION
 from e2e.api import PODS, Api, Document, until
 from e2e.definitions import DEPLOYED
 from e2e.observed_node import is_admitted
+from e2e.programs import run_alignup
 
 PLANS = "/apis/alignup.dev/v1alpha1/plans"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
@@ -142,8 +141,7 @@ class PlannedCluster:
     def plan(self, *words: str, code: int = 0) -> str:
         """Return what ``alignup cluster plan --apply`` prints."""
         access = self.api.plane.kubeconfig(self.directory / "plan.kubeconfig")
-        command = [sys.executable, "-m", "alignup", "cluster", "plan", *words, "--apply", "--kubeconfig", str(access)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        run = run_alignup("cluster", "plan", *words, "--apply", "--kubeconfig", access)
         if run.returncode != code:
             raise AssertionError(f"exit code {run.returncode}: {run.stdout}\n{run.stderr}")
         return run.stdout

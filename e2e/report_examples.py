@@ -1,10 +1,8 @@
 """Example reports, for tests in a browser and for screenshots of the documentation."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from e2e.programs import run_alignup
 
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 _COMMANDS = {
@@ -20,6 +18,5 @@ def write_reports(directory: Path) -> dict[str, Path]:
     reports = {kind: directory / f"{kind}.html" for kind in _COMMANDS}
     for kind, words in _COMMANDS.items():
         results = ["--results", str(directory / "sweep.csv")] if kind == "sweep" else []
-        command = [sys.executable, "-m", "alignup", *words.split(), *results, "--html", str(reports[kind])]
-        subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+        run_alignup(*words.split(), *results, "--html", reports[kind]).check_returncode()
     return reports

@@ -1,9 +1,7 @@
 """docs/cluster.md, line by line, on a real cluster that runs our container image."""
 
-import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from e2e.api import until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, WIDE
 from e2e.marks import needs
-from e2e.programs import not_installed
+from e2e.programs import not_installed, user_environment
 from tests.console_runner import ROOT, ConsoleCommand, difference, parse_commands
 
 pytestmark = needs(
@@ -68,12 +66,8 @@ def follow(bed: ClusterBed, command: ConsoleCommand) -> None:
 
 def run(bed: ClusterBed, command: str) -> tuple[int, str]:
     """Run a command in the repository, as a user with kubectl and the plugin does."""
-    programs = (control_plane.program("kubectl").parent, Path(sys.executable).parent)
-    environment = {
-        **os.environ,
-        "KUBECONFIG": str(bed.plane.directory / "admin.kubeconfig"),
-        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
-    }
+    kubectl = control_plane.program("kubectl").parent
+    environment = user_environment(bed.plane.directory / "admin.kubeconfig", kubectl)
     done = subprocess.run(  # noqa: S602
         command, shell=True, cwd=ROOT, env=environment, text=True, capture_output=True, check=False
     )

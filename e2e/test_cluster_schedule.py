@@ -5,8 +5,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -21,6 +19,7 @@ from e2e.cluster_guest import NARROW, WIDE
 from e2e.cluster_workloads import PodCounts, Workload, clear, count_pods, create_pod, workloads
 from e2e.marks import needs
 from e2e.observed_node import make_container
+from e2e.programs import run_alignup
 from e2e.schedule_replicas import ScheduleReplicas
 
 pytestmark = needs(cluster_guest.missing())
@@ -153,6 +152,5 @@ def messages(bed: ClusterBed, name: str) -> str:
 
 def why(bed: ClusterBed, name: str) -> str:
     """Return what ``kubectl alignup why`` prints."""
-    access = str(bed.plane.directory / "admin.kubeconfig")
-    command = [sys.executable, "-m", "alignup", "cluster", "why", name, "--kubeconfig", access]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    access = bed.plane.directory / "admin.kubeconfig"
+    return run_alignup("cluster", "why", name, "--kubeconfig", access).stdout

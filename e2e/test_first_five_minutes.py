@@ -5,10 +5,8 @@ permissions of the page suffice.
 """
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,7 @@ from e2e.control_plane import STRANGER, ControlPlane
 from e2e.definitions import DEPLOYED
 from e2e.guest_kubelet import IMAGE
 from e2e.observed_node import install_observer
+from e2e.programs import user_environment
 from tests.collect.clusters import NODE, SECRET, busy_kubelet, rejected_pod
 from tests.observe.api_objects import state_of
 
@@ -57,9 +56,7 @@ def commands() -> str:
 
 def run(*words: str | Path, kubeconfig: Path, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
     """Run a program with the programs of this project and of Kubernetes."""
-    programs = [str(Path(sys.executable).parent), str(control_plane.program("kubectl").parent)]
-    path = os.pathsep.join([*programs, os.environ["PATH"]])
-    env = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
+    env = user_environment(kubeconfig, control_plane.program("kubectl").parent)
     return subprocess.run(
         [*map(str, words)], input=text, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
     )
