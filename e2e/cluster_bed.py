@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from e2e import cluster_guest
+from e2e import cluster_guest, control_plane
 from e2e.api import NODES, Api
 from e2e.cluster_guest import ClusterGuest, kubelet_config
 from e2e.control_plane import ControlPlane
@@ -76,8 +76,12 @@ class ClusterBed:
                 node.wait_schedulable()
                 if self._images is None:
                     node.install_observer()
+            if self._images is None:
+                self.check("start")
             self._stack = stack.pop_all()
         self.seconds = time.monotonic() - begun
+        version = control_plane.version(self.plane.programs or control_plane.directories()[0])
+        print(f"\nnodes with {version} ready after {self.seconds:.0f} s", flush=True)
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -28,7 +28,6 @@ BLOCK = "console-cluster"  #: the language of blocks that need a cluster
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     images = cluster_images.archives(tmp_path_factory.mktemp("images"))
     with ClusterBed(tmp_path_factory.mktemp("cluster"), {"narrow": NARROW, "wide": WIDE}, images=images) as cluster:
-        print(f"\nnodes ready after {cluster.seconds:.0f} s", flush=True)
         cluster.plane.start_scheduler()
         yield cluster
 

@@ -34,8 +34,6 @@ REJECTED = "TopologyAffinityError"
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     shapes = dict.fromkeys(POLICIES, WIDE)
     with ClusterBed(tmp_path_factory.mktemp("cluster"), shapes, policies=POLICIES) as cluster:
-        print(f"\nnodes ready after {cluster.seconds:.0f} s", flush=True)
-        cluster.check("start")
         yield cluster
 
 

@@ -39,8 +39,6 @@ FAULTS = {"kubelet_restart", "readmission", "devices", "foreign_pod", "host_reso
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     """A cluster of each version of Kubernetes."""
     with ClusterBed(tmp_path_factory.mktemp("cluster"), SHAPES, programs=request.param) as cluster:
-        print(f"\nnodes with {control_plane.version(request.param)} ready after {cluster.seconds:.0f} s", flush=True)
-        cluster.check("start")
         yield cluster
 
 

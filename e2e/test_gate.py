@@ -338,7 +338,7 @@ async def test_kubectl_apply_prints_warnings_and_creates_everything(
 
     async def apply(*manifests: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return what kubectl prints about the objects, and its warnings."""
-        text = "\n---\n".join(map(json.dumps, manifests))
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
         words = [str(control_plane.program("kubectl")), "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
         run = await asyncio.to_thread(
             subprocess.run, words, input=text, capture_output=True, text=True, timeout=SECONDS, check=False

@@ -28,9 +28,7 @@ def pod_spec(name: str, cpus: int, **fields: Any) -> Document:  # noqa: ANN401 -
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     place = tmp_path_factory.mktemp("cluster")
     with ClusterBed(place, {FRAGMENTED: WIDE, OTHER: WIDE}, flags=audit_flags(place)) as cluster:
-        print(f"\nnodes ready after {cluster.seconds:.0f} s", flush=True)
         install_plans(cluster.api)
-        cluster.check("start")
         yield cluster
 
 

@@ -46,7 +46,6 @@ class PodTimes:
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     with ClusterBed(tmp_path_factory.mktemp("cluster"), {NODE: NARROW}) as cluster:
-        print(f"\nnode ready after {cluster.seconds:.0f} s", flush=True)
         yield cluster
 
 
