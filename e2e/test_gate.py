@@ -51,7 +51,7 @@ from e2e.control_plane import ControlPlane, free_ports
 from e2e.definitions import DEPLOYED, define_host_states
 from e2e.fake_nodes import ALLOCATABLE, FakeNodes
 from e2e.marks import needs
-from e2e.measure_schedule import cpu_milliseconds
+from e2e.measure_schedule import cpu_milliseconds, together
 from e2e.simulated_cluster import (
     FLAGS,
     NAMESPACES,
@@ -386,28 +386,22 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
     Each node has so many pods already that share its CPUs.
     """
     status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
-    slots = asyncio.Semaphore(16)
 
     async def add(name: str) -> None:
-        async with slots:
-            await client.create(NODES, {"metadata": {"name": name}, "status": status})
-            kubelet = SimulatedKubelet(devices=())
-            for number in range(residents):
-                containers = [{"name": "app", "image": "app:1", "resources": {"requests": {"cpu": "10m"}}}]
-                spec = {"containers": containers, "nodeName": name}
-                resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
-                kubelet.admit(known_pod(await client.create(PODS, resident, namespace="default")).pod)
-            state = to_object(host_state(join(kubelet.sources())).replace(generation=1))
-            await client.apply(HOST_STATES.at(name), state)
+        await client.create(NODES, {"metadata": {"name": name}, "status": status})
+        kubelet = SimulatedKubelet(devices=())
+        for number in range(residents):
+            containers = [{"name": "app", "image": "app:1", "resources": {"requests": {"cpu": "10m"}}}]
+            spec = {"containers": containers, "nodeName": name}
+            resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
+            kubelet.admit(known_pod(await client.create(PODS, resident, namespace="default")).pod)
+        state = to_object(host_state(join(kubelet.sources())).replace(generation=1))
+        await client.apply(HOST_STATES.at(name), state)
 
-    await asyncio.gather(*(add(f"n{number:04}") for number in range(NODE_COUNT)))
+    await together(add(f"n{number:04}") for number in range(NODE_COUNT))
     count = min(NODE_COUNT, 1500)
-
-    async def create(number: int) -> None:
-        async with slots:
-            await client.create(PODS, pod(f"p{number:04}", 4, gated=True), namespace="default")
-
-    await asyncio.gather(*(create(number) for number in range(count)))
+    pods = (pod(f"p{number:04}", 4, gated=True) for number in range(count))
+    await together(client.create(PODS, document, namespace="default") for document in pods)
     programs = [plane.process(name) for name in ("kube-apiserver", "kube-scheduler", "etcd")]
     async with asyncio.timeout(SECONDS):  # until they are done with what was created
         while await cpu_time(programs, asyncio.sleep(1)) > 100:
