@@ -136,14 +136,22 @@ def _end(replica: Replica, number: signal.Signals) -> None:
 
 
 @contextmanager
+def _started(replicas: ScheduleReplicas, count: int) -> Iterator[Replica]:
+    """Start *count* processes, yield the one that leads, and end all of them."""
+    try:
+        for _ in range(count):
+            replicas.start()
+        yield replicas.wait_leader()
+    finally:
+        replicas.close()
+
+
+@contextmanager
 def extender_replicas(plane: ControlPlane, *, count: int, options: tuple[str, ...] = ()) -> Iterator[ScheduleReplicas]:
     """Run *count* processes with *options*, and a kube-scheduler that asks the one that leads."""
     replicas = ScheduleReplicas(plane, leader_election=count > 1, options=options)
     with ExitStack() as stack:
-        stack.callback(replicas.close)
-        for _ in range(count):
-            replicas.start()
-        port = replicas.wait_leader().port
+        port = stack.enter_context(_started(replicas, count)).port
         if count > 1:
             port = stack.enter_context(forwarder(lambda: leader.port if (leader := replicas.leader()) else None))
         plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
@@ -161,11 +169,7 @@ def gate_controllers(
     replicas = ScheduleReplicas(
         plane, leader_election=count > 1, gate=True, webhook=False, options=options, access=access
     )
-    with ExitStack() as stack:
-        stack.callback(replicas.close)
-        for _ in range(count):
-            replicas.start()
-        replicas.wait_leader()
+    with _started(replicas, count):
         plane.start_scheduler()
         yield replicas
 
@@ -180,14 +184,11 @@ def gate_replicas(
     """
     replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True, options=options)
     with ExitStack() as stack:
-        stack.callback(replicas.close)
         port = stack.enter_context(forwarder(lambda: next((replica.webhook for replica in replicas.running), None)))
         _install_webhook(api, port)
         stack.callback(_remove_webhook, api)
         _install_certificates(plane)
-        for _ in range(count):
-            replicas.start()
-        replicas.wait_leader()
+        stack.enter_context(_started(replicas, count))
         _label_namespace(api, "enabled")
         stack.callback(_label_namespace, api, None)
         plane.start_scheduler()

@@ -1,7 +1,9 @@
 """A node whose observer offers markers, for tests of steering."""
 
+import random
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from alignup.align import bits
@@ -16,6 +18,20 @@ INSTRUCTIONS = "/apis/alignup.dev/v1alpha1/steeringinstructions"
 FREE = (0, 1, 1, 2, 2, 3, 3)
 MARKERS = len(NARROW.nodes) * 110
 RETURN_SECONDS = 10.0  #: within which all markers are back after a fault
+
+
+def rounds(count: int) -> Iterator[dict[str, int]]:
+    """Return *count* pods with their NUMA nodes, in rounds that fill the node in an order that is not the kubelet's."""
+    order = random.Random(1)
+    numbers = iter(range(count))
+    left = count
+    while left:
+        places = list(FREE)
+        while places == sorted(places):
+            order.shuffle(places)
+        places = places[:left]
+        left -= len(places)
+        yield {f"pod-{next(numbers)}": numa for numa in places}
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +49,12 @@ def kubeconfig(api: Api) -> Path:
     return api.plane.kubeconfig(api.plane.directory / "config")
 
 
+@pytest.fixture
+async def admin(kubeconfig: Path) -> AsyncIterator[ApiClient]:
+    async with ApiClient(find_access(kubeconfig)) as client:
+        yield client
+
+
 def _account(kubeconfig: Path, name: str) -> Access:
     """Return the access of a pod with this service account."""
     headers = (
@@ -74,22 +80,21 @@ def test_the_chart_makes_the_objects_that_kustomize_has_made(api: Api) -> None:
     assert api.kubectl("diff", "-f", "-", text=text) == ""
 
 
-async def test_the_permissions_suffice_for_an_observer(kubeconfig: Path, tmp_path: Path) -> None:
-    async with ApiClient(find_access(kubeconfig)) as admin:
-        await admin.create(NODES, {"metadata": {"name": "host-a"}})
-        problems = await observe(_observer(kubeconfig, "host-a"), observe_once(tmp_path / "kubelet"))
+async def test_the_permissions_suffice_for_an_observer(admin: ApiClient, kubeconfig: Path, tmp_path: Path) -> None:
+    await admin.create(NODES, {"metadata": {"name": "host-a"}})
+    problems = await observe(_observer(kubeconfig, "host-a"), observe_once(tmp_path / "kubelet"))
 
-        assert problems == ()
-        assert (await admin.get(HOST_STATES.at("host-a"))).generation == 1
-        topology = await admin.get(NODE_RESOURCE_TOPOLOGIES.at("host-a"))
-        assert topology.metadata.owner_references[0].kind == "Node"
+    assert problems == ()
+    assert (await admin.get(HOST_STATES.at("host-a"))).generation == 1
+    topology = await admin.get(NODE_RESOURCE_TOPOLOGIES.at("host-a"))
+    assert topology.metadata.owner_references[0].kind == "Node"
 
 
 async def test_an_observer_cannot_write_the_objects_of_another_node(kubeconfig: Path) -> None:
     refused = "the observer of node host-a must not write the objects of node host-b"
     async with ApiClient(_observer(kubeconfig, "host-a")) as client, asyncio.timeout(SECONDS):
         with pytest.raises(ForbiddenError, match=refused):
-            await _apply_again_and_again(client, "host-b")
+            await _again_and_again(lambda: client.apply(HOST_STATES.at("host-b"), {"problems": ["a lie"]}))
 
     async with ApiClient(_observer(kubeconfig, "host-b")) as client:
         await client.apply(HOST_STATES.at("host-b"), {"problems": ["true"]})
@@ -98,12 +103,6 @@ async def test_an_observer_cannot_write_the_objects_of_another_node(kubeconfig: 
     async with ApiClient(_account(kubeconfig, "alignup-observer")) as client:
         with pytest.raises(ForbiddenError, match="the token of the observer does not name a node"):
             await client.apply(HOST_STATES.at("host-b"), {"problems": ["a lie"]})
-
-
-async def _apply_again_and_again(client: ApiClient, node: str) -> None:
-    while True:  # the API server takes a moment to learn of a new policy
-        await client.apply(HOST_STATES.at(node), {"problems": ["a lie"]})
-        await asyncio.sleep(0.1)
 
 
 def test_an_observer_can_do_nothing_else(api: Api) -> None:
@@ -146,6 +145,7 @@ async def test_the_permissions_suffice_for_the_gate_controller_and_its_installat
     assert renewed.serving != made.serving  # it had another name
 
 
+OURS = {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}}  #: the patch of an annotation that is ours
 #: Those that the API server gives every pod, and one more.
 TOLERATIONS = [
     *(
@@ -168,18 +168,14 @@ OTHER_CHANGES = {
 }
 
 
-async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path) -> None:
+async def test_the_gate_controller_can_only_release_gated_pods(admin: ApiClient, kubeconfig: Path) -> None:
     gates = [{"name": GATE}, {"name": "example.com/other"}]
-    async with (
-        ApiClient(find_access(kubeconfig)) as admin,
-        ApiClient(_account(kubeconfig, "alignup-schedule")) as client,
-        asyncio.timeout(SECONDS),
-    ):
+    async with ApiClient(_account(kubeconfig, "alignup-schedule")) as client, asyncio.timeout(SECONDS):
         both = await _create_pod(admin, "both", gates)
         gated = await _create_pod(admin, "gated", gates[:1])
         plain = await _create_pod(admin, "plain", [])
         with pytest.raises(ForbiddenError, match="must not change pods without its scheduling gate"):
-            await _patch_again_and_again(client, plain)
+            await _again_and_again(lambda: client.patch(PODS.of(plain), OURS))
         for name, (patch, refusal) in OTHER_CHANGES.items():
             with pytest.raises(ForbiddenError) as caught:
                 await client.patch(PODS.of(both), patch)
@@ -195,26 +191,21 @@ async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path)
     assert pinned_nodes(released) == ("host-a",)
 
 
-async def test_only_alignup_writes_its_annotations(kubeconfig: Path) -> None:
+async def test_only_alignup_writes_its_annotations(admin: ApiClient, kubeconfig: Path) -> None:
     """Not even an administrator, and not a service account of the same name in another namespace."""
-    ours = {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}}
     headers = (
         ("Impersonate-User", "system:serviceaccount:default:alignup-schedule"),
         ("Impersonate-Group", "system:masters"),
     )
-    async with (
-        ApiClient(find_access(kubeconfig)) as admin,
-        ApiClient(_account(kubeconfig, "alignup-schedule")) as gate,
-        asyncio.timeout(SECONDS),
-    ):
+    async with ApiClient(_account(kubeconfig, "alignup-schedule")) as gate, asyncio.timeout(SECONDS):
         gated = await _create_pod(admin, "annotated", [{"name": GATE}])
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
-            await _patch_again_and_again(admin, gated)
+            await _again_and_again(lambda: admin.patch(PODS.of(gated), OURS))
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
-            await admin.patch(replace(PODS.of(gated), subresource="status"), ours)
+            await admin.patch(replace(PODS.of(gated), subresource="status"), OURS)
         async with ApiClient(replace(find_access(kubeconfig), headers=headers)) as impostor:
             with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
-                await impostor.patch(PODS.of(gated), ours)
+                await impostor.patch(PODS.of(gated), OURS)
         with pytest.raises(ForbiddenError, match="create the pod without them"):
             await _create_pod(admin, "forged", [], {"alignup.dev/node": "host-a"})
         await _create_pod(admin, "by-its-author", [], {"topology.alignup.dev/policy": "restricted"})
@@ -235,9 +226,9 @@ async def _create_pod(
     return await admin.create(PODS, {"metadata": metadata, "spec": spec}, namespace="default")
 
 
-async def _patch_again_and_again(client: ApiClient, pod: ApiPod) -> None:
+async def _again_and_again(write: Callable[[], Awaitable[object]]) -> None:
     while True:  # the API server takes a moment to learn of a new policy
-        await client.patch(PODS.of(pod), {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}})
+        await write()
         await asyncio.sleep(0.1)
 
 

@@ -4,7 +4,6 @@ The test is the cluster service: it writes instructions, and binds pods when the
 """
 
 import os
-import random
 import signal
 import statistics
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, kubelet_config
 from e2e.cluster_workloads import clear
 from e2e.marks import needs
-from e2e.steered_node import FREE, MARKERS, NODE, RETURN_SECONDS, SteeredNode
+from e2e.steered_node import FREE, MARKERS, NODE, RETURN_SECONDS, SteeredNode, rounds
 
 pytestmark = needs(cluster_guest.missing())
 
@@ -34,18 +33,12 @@ def steered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteeredNode]:
 
 
 def test_every_pod_goes_to_the_numa_node_of_its_instruction(steered: SteeredNode) -> None:
-    order = random.Random(1)
-    count = 0
+    count = ROUNDS * len(FREE)
     steered.ready, steered.done = [], []
-    for _ in range(ROUNDS):
-        places = list(FREE)
-        while places == sorted(places):
-            order.shuffle(places)
-        expected = {f"pod-{count + number}": numa for number, numa in enumerate(places)}
+    for expected in rounds(count):
         for name, numa in expected.items():
             steered.steer(name, numa)
         steered.check(expected)
-        count += len(expected)
         clear(steered.node.api)
     for step, seconds in (("instruction → Ready", steered.ready), ("binding → Done", steered.done)):
         high = sorted(seconds)[int(len(seconds) * 0.99)]

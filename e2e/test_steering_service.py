@@ -4,7 +4,6 @@ Pods that request a marker and name a NUMA node are compared with pods without t
 """
 
 import json
-import random
 import statistics
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ from e2e.cluster_workloads import clear
 from e2e.marks import needs
 from e2e.observed_node import make_container, make_pod
 from e2e.schedule_replicas import ScheduleReplicas
-from e2e.steered_node import FREE, INSTRUCTIONS, MARKERS, NODE, RETURN_SECONDS, SteeredNode
+from e2e.steered_node import INSTRUCTIONS, MARKERS, NODE, RETURN_SECONDS, SteeredNode, rounds
 
 pytestmark = needs(cluster_guest.missing())
 
@@ -52,20 +51,6 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
 @pytest.fixture(scope="module")
 def steered(bed: ClusterBed) -> SteeredNode:
     return SteeredNode(bed.nodes[NODE])
-
-
-def rounds(count: int) -> Iterator[dict[str, int]]:
-    """Return *count* pods with their NUMA nodes, in rounds that fill the node in an order that is not the kubelet's."""
-    order = random.Random(1)
-    numbers = iter(range(count))
-    left = count
-    while left:
-        places = list(FREE)
-        while places == sorted(places):
-            order.shuffle(places)
-        places = places[:left]
-        left -= len(places)
-        yield {f"pod-{next(numbers)}": numa for numa in places}
 
 
 def create(bed: ClusterBed, name: str, numa: int | None) -> str:

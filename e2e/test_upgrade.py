@@ -150,6 +150,13 @@ def start_empty(node: ObservedNode, kubelet: Kubelet, config: Document) -> None:
     node.check(f"kubelet {kubelet.version}")
 
 
+def start_in_vain(node: ObservedNode, kubelet: Kubelet, config: Document) -> tuple[int, str]:
+    """Replace the kubelet by one that does not start; return its exit status and its log."""
+    node.guest.ask("stop_process", name="kubelet")
+    node.guest.ask("start_kubelet", config=config, program=kubelet.program)
+    return node.guest.ask("wait_exit", name="kubelet"), node.guest.ask("log", name="kubelet")
+
+
 @PAIRS
 def test_what_is_said_about_running_pods_comes_true(node: ObservedNode, old: Kubelet, new: Kubelet) -> None:
     """The kubelet is upgraded and full-pcpus-only switched on, a pod takes all whole cores, and it is rolled back.
@@ -198,10 +205,7 @@ def test_a_kubelet_stops_at_settings_that_were_said_to_stop_it(
     start_empty(node, old, config)
 
     code, report = Upgrade(node, old, new, config).predict()
-    node.guest.ask("stop_process", name="kubelet")
-    node.guest.ask("start_kubelet", config=config, program=new.program)
-    stopped = node.guest.ask("wait_exit", name="kubelet")
-    log = node.guest.ask("log", name="kubelet")
+    stopped, log = start_in_vain(node, new, config)
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
 
     assert (code, report["safe"], report["sharedErrors"]) == (1, False, [])
@@ -220,10 +224,8 @@ def test_a_kubelet_stops_at_state_files_that_were_said_to_stop_it(
     start_empty(node, new, {**PLAIN, "featureGates": {"PodLevelResourceManagers": True}})
 
     code, report = Upgrade(node, new, old, PLAIN).predict()
-    node.guest.ask("stop_process", name="kubelet")
-    node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
-    stopped = node.guest.ask("wait_exit", name="kubelet")
-    log = node.guest.ask("log", name="kubelet").replace('\\"', '"')
+    stopped, log = start_in_vain(node, old, PLAIN)
+    log = log.replace('\\"', '"')
     node.guest.ask("remove", names=FILES)
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
 
