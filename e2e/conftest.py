@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from e2e import browser
+from e2e.api import Api
 from e2e.browser import Browser
 from e2e.control_plane import ControlPlane
 from e2e.simulated_cluster import FLAGS
@@ -22,6 +23,13 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     """The control plane of a cluster with simulated nodes."""
     with ControlPlane(tmp_path, nodes=("none",), flags=FLAGS) as control:
         yield control
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """An API server without nodes."""
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
+        yield Api(plane)
 
 
 @pytest.fixture(scope="module")

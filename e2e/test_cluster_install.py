@@ -2,7 +2,7 @@
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, ad
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.api import Api, until
-from e2e.control_plane import ADMIN, ControlPlane
+from e2e.control_plane import ADMIN
 from e2e.marks import needs
 from tests.deploy.chart import render_chart
 from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, of_kind, read_kustomization
@@ -35,13 +35,11 @@ SECONDS = 60.0  #: for what takes milliseconds
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """An API server on which everything was installed."""
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        made = Api(plane)
-        for directory in (BASE, SCHEDULE, SCHEDULER):
-            made.kubectl("apply", "--validate=strict", "-k", directory)
-        yield made
+    for directory in (BASE, SCHEDULE, SCHEDULER):
+        api.kubectl("apply", "--validate=strict", "-k", directory)
+    return api
 
 
 @pytest.fixture(scope="module")

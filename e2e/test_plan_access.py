@@ -1,7 +1,7 @@
 """Who may create which Plan, and what of it may change, by a real API server with our definition and policy."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from alignup.documents.plans import DEADLINE_SECONDS
 from e2e import control_plane
 from e2e.api import Api, RefusedError, until
-from e2e.control_plane import STRANGER, ControlPlane
+from e2e.control_plane import STRANGER
 from e2e.marks import needs
 from e2e.planned_cluster import install_plans
 
@@ -33,18 +33,16 @@ def plan(*pods: str, **spec: object) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """A stranger may write plans, and evict the pods of two namespaces and ``named/one``."""
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        made = Api(plane)
-        install_plans(made)
-        rule = {"apiGroups": ["alignup.dev"], "resources": ["plans", "plans/status"], "verbs": ["*"]}
-        made.allow_stranger("plans", rule)
-        for namespace, rule in {"one": EVICT, "two": EVICT, "named": {**EVICT, "resourceNames": ["one"]}}.items():
-            made.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-            made.allow_stranger("evict", rule, namespace=namespace)
-        until("the policy is enforced", lambda: "the creator" in refusal(made, plan("forbidden/x")))
-        yield made
+    install_plans(api)
+    rule = {"apiGroups": ["alignup.dev"], "resources": ["plans", "plans/status"], "verbs": ["*"]}
+    api.allow_stranger("plans", rule)
+    for namespace, rule in {"one": EVICT, "two": EVICT, "named": {**EVICT, "resourceNames": ["one"]}}.items():
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        api.allow_stranger("evict", rule, namespace=namespace)
+    until("the policy is enforced", lambda: "the creator" in refusal(api, plan("forbidden/x")))
+    return api
 
 
 def refusal(api: Api, document: dict[str, Any], token: str = STRANGER) -> str:

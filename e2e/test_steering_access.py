@@ -1,7 +1,7 @@
 """Who may write which half of a SteeringInstruction, by a real API server with our definition, roles and policy."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from alignup.kubernetes.api.errors import ApiStatusError, InvalidObjectError
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from e2e import control_plane
 from e2e.api import NODES, SECONDS, Api, RefusedError
-from e2e.control_plane import ControlPlane
 from e2e.marks import needs
 from e2e.observed_node import ACCOUNT, install_observer
 
@@ -23,14 +22,12 @@ READY = {"observedGeneration": 1, "phase": "Ready"}
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        made = Api(plane)
-        install_observer(made)
-        for name in "ab":
-            made.request("POST", NODES, {"metadata": {"name": name}})
-            made.request("POST", INSTRUCTIONS, instruction(name))
-        yield made
+def api(api: Api) -> Api:
+    install_observer(api)
+    for name in "ab":
+        api.request("POST", NODES, {"metadata": {"name": name}})
+        api.request("POST", INSTRUCTIONS, instruction(name))
+    return api
 
 
 def instruction(name: str, **spec: object) -> dict[str, Any]:

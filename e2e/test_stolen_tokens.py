@@ -4,7 +4,7 @@ It is the table in SECURITY.md. ``ALIGNUP_KUEUE_CRDS`` names a directory with th
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ import pytest
 
 from e2e import control_plane
 from e2e.api import MERGE, NODES, PODS, RBAC, Api, RefusedError, until
-from e2e.control_plane import ControlPlane
 from e2e.marks import needs
 from tests.deploy.manifests import BASE, KUBERNETES, NRI_DECIDE, SCHEDULE, SCHEDULER
 
@@ -187,30 +186,28 @@ CAN = {
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """An API server with everything that is deployed, steering and Kueue included."""
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        made = Api(plane)
-        files = [KUBERNETES / "steer" / "access.yaml"]
-        if KUEUE.is_dir():
-            for name in ("workloads", "admissionchecks"):
-                made.define(KUEUE / f"kueue.x-k8s.io_{name}.yaml")
-        folders = [BASE, SCHEDULE, SCHEDULER, NRI_DECIDE, *([KUBERNETES / "kueue"] if KUEUE.is_dir() else [])]
-        for option, path in [*(("-k", folder) for folder in folders), *(("-f", file) for file in files)]:
-            made.kubectl("apply", option, path)
-        for name in "ab":
-            made.request("POST", NODES, {"metadata": {"name": name}})
-            until("instructions are served", lambda: made.get(INSTRUCTIONS) is not None)
-            made.request("POST", INSTRUCTIONS, _instruction(name))
-        for name, gates in (("plain", []), ("other", []), ("gated", [{"name": "alignup.dev/placement"}])):
-            made.request("POST", PODS, {"metadata": {"name": name}, "spec": {**POD, "schedulingGates": gates}})
-        until("plans are served", lambda: made.get(PLANS) is not None)
-        made.request("POST", PLANS, PLAN)
-        for name in ("alignup-webhook", "other"):
-            made.request("POST", f"{SYSTEM}/secrets", {"metadata": {"name": name}})
-        other = {"metadata": {"name": "other"}, "webhooks": []}
-        made.request("POST", f"{ADMISSION}/mutatingwebhookconfigurations", other)
-        yield made
+    files = [KUBERNETES / "steer" / "access.yaml"]
+    if KUEUE.is_dir():
+        for name in ("workloads", "admissionchecks"):
+            api.define(KUEUE / f"kueue.x-k8s.io_{name}.yaml")
+    folders = [BASE, SCHEDULE, SCHEDULER, NRI_DECIDE, *([KUBERNETES / "kueue"] if KUEUE.is_dir() else [])]
+    for option, path in [*(("-k", folder) for folder in folders), *(("-f", file) for file in files)]:
+        api.kubectl("apply", option, path)
+    for name in "ab":
+        api.request("POST", NODES, {"metadata": {"name": name}})
+        until("instructions are served", lambda: api.get(INSTRUCTIONS) is not None)
+        api.request("POST", INSTRUCTIONS, _instruction(name))
+    for name, gates in (("plain", []), ("other", []), ("gated", [{"name": "alignup.dev/placement"}])):
+        api.request("POST", PODS, {"metadata": {"name": name}, "spec": {**POD, "schedulingGates": gates}})
+    until("plans are served", lambda: api.get(PLANS) is not None)
+    api.request("POST", PLANS, PLAN)
+    for name in ("alignup-webhook", "other"):
+        api.request("POST", f"{SYSTEM}/secrets", {"metadata": {"name": name}})
+    other = {"metadata": {"name": "other"}, "webhooks": []}
+    api.request("POST", f"{ADMISSION}/mutatingwebhookconfigurations", other)
+    return api
 
 
 def _instruction(name: str) -> dict[str, Any]:
