@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from alignup.kubernetes.api import PODS, ApiClient
-from alignup.schedule.pod_groups import COSCHEDULING, KUBERNETES, RESOURCES, SIZE_ANNOTATION
+from alignup.kubernetes.api import PODS, ApiClient, Resource
+from alignup.schedule.pod_groups import COSCHEDULING, KUBERNETES, RESOURCES, SIZE_ANNOTATION, PodGroup
 from e2e import control_plane
 from e2e.api import Document
 from e2e.control_plane import ControlPlane
@@ -37,11 +37,16 @@ def minor(programs: Path) -> int:
     return int(control_plane.version(programs).split(".")[1])
 
 
+def pod_groups(programs: Path | None) -> tuple[str, Resource[PodGroup]]:
+    """Return the flag of the feature gates of PodGroups, and their resource, in this version of Kubernetes."""
+    number = minor(programs or control_plane.directories()[0])
+    return f"--feature-gates={GATES[number]}", RESOURCES[KUBERNETES][VERSIONS[number]]
+
+
 @pytest.fixture(params=control_plane.directories() or (None,), ids=control_plane.version)
 def plane(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ControlPlane]:
     """A control plane of each version, with PodGroups."""
-    gates = f"--feature-gates={GATES[minor(request.param)]}"
-    group = RESOURCES[KUBERNETES][VERSIONS[minor(request.param)]]
+    gates, group = pod_groups(request.param)
     flags = ("--disable-admission-plugins=ServiceAccount", gates, f"--runtime-config={group.api_version}=true")
     with ControlPlane(tmp_path, nodes=NODES, flags=flags, programs=request.param) as control:
         control.scheduler_flags = (gates,)
@@ -56,7 +61,7 @@ class GangRounds:
     ) -> None:
         self._plane, self._client, self._nodes = plane, client, nodes
         self._by_label, self._gated = by_label, gated
-        self._resource = RESOURCES[KUBERNETES][VERSIONS[minor(plane.programs or control_plane.directories()[0])]]
+        _, self._resource = pod_groups(plane.programs)
         self.longest = 0.0  #: seconds from the first pod of a gang that runs to the last
         self.halves: list[str] = []  #: gangs that ran in part for too long
 
