@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
+from alignup.align.workload.names import DEVICE_CLASS_PREFIX
 from alignup.kubernetes.api import ApiClient, Resource, find_access
 from alignup.kubernetes.api.objects import PartialObject
 from alignup.placement.scheduling.options import GateOptions
@@ -35,6 +36,24 @@ def pod(name: str, cpus: int, *, gated: bool = False, **spec: Any) -> Document: 
         "metadata": {"name": name},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **gates, **spec},
     }
+
+
+def claim_pod(
+    name: str, cpus: int, *, gated: bool = False, template: str = "gpus", annotations: dict[str, str] | None = None
+) -> Document:
+    """Return a Guaranteed pod with a claim of a template."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    document = pod(name, cpus, gated=gated, resourceClaims=claims)
+    document["metadata"]["annotations"] = annotations or {}
+    document["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    return document
+
+
+def extended_pod(name: str, *, gated: bool = False) -> Document:
+    """Return a Guaranteed pod with an extended resource of the device class."""
+    document = pod(name, 1, gated=gated)
+    document["spec"]["containers"][0]["resources"]["limits"][f"{DEVICE_CLASS_PREFIX}gpu"] = "1"
+    return document
 
 
 async def until(

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from alignup.align.workload.names import CLAIMS_ANNOTATION, DEVICE_CLASS_PREFIX
+from alignup.align.workload.names import CLAIMS_ANNOTATION
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.claim_resources import (
     DEVICE_CLASSES,
@@ -25,7 +25,16 @@ from e2e.control_plane import ControlPlane, extenders
 from e2e.fake_nodes import FakeNodes
 from e2e.marks import needs
 from e2e.schedule_replicas import Replica
-from e2e.simulated_cluster import gate_controller, pod, running_service, until, wait_event, working_nodes
+from e2e.simulated_cluster import (
+    claim_pod,
+    extended_pod,
+    gate_controller,
+    pod,
+    running_service,
+    until,
+    wait_event,
+    working_nodes,
+)
 from tests.schedule.claim_objects import ENDLESS_SELECTOR, device_class, resource_slice, template
 
 pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
@@ -35,24 +44,6 @@ pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 def plane(plane: ControlPlane) -> ControlPlane:
     plane.start_controllers("resourceclaim-controller")
     return plane
-
-
-def claim_pod(
-    name: str, cpus: int, *, gated: bool = False, template: str = "gpus", annotations: dict[str, str] | None = None
-) -> Document:
-    """Return a Guaranteed pod with a claim of a template."""
-    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
-    document = pod(name, cpus, gated=gated, resourceClaims=claims)
-    document["metadata"]["annotations"] = annotations or {}
-    document["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    return document
-
-
-def extended_pod(name: str, *, gated: bool = False) -> Document:
-    """Return a Guaranteed pod with an extended resource of the device class."""
-    document = pod(name, 1, gated=gated)
-    document["spec"]["containers"][0]["resources"]["limits"][f"{DEVICE_CLASS_PREFIX}gpu"] = "1"
-    return document
 
 
 @asynccontextmanager

@@ -48,6 +48,13 @@ def _missing() -> str | None:
 pytestmark = [needs(_missing()), pytest.mark.anyio]
 
 
+CHANGED = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+def pending(check: str) -> dict[str, str]:
+    return {"name": check, "state": "Pending", "message": "", **CHANGED}
+
+
 class ScriptedKueue:
     """What Kueue writes to workloads, as its documentation of admission checks says."""
 
@@ -74,36 +81,23 @@ class ScriptedKueue:
     async def reserve(self, name: str, count: int) -> None:
         """Reserve quota; the checks are pending then."""
         usage = {"name": "main", "count": count, "flavors": {}, "resourceUsage": {}}
-        checks = [
-            {"name": check, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-            for check in ("alignup", "other")
-        ]
-        admission = {"clusterQueue": "queue", "podSetAssignments": [usage]}
-        await self._write(name, ["QuotaReserved"], admission=admission, admissionChecks=checks)
+        reserved = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "", **CHANGED}
+        status = {
+            "conditions": [reserved],
+            "admission": {"clusterQueue": "queue", "podSetAssignments": [usage]},
+            "admissionChecks": [pending("alignup"), pending("other")],
+        }
+        ref = WORKLOADS.at(name, namespace="default", subresource="status")
+        await self._client.apply(ref, {"status": status}, manager="kueue-admission")
 
     async def add_check(self, check: str, workload: str) -> None:
         """Add a check of our controller to a workload that has its quota."""
         await self._client.create(
             ADMISSION_CHECKS, {"metadata": {"name": check}, "spec": {"controllerName": CONTROLLER}}
         )
-        entry = {"name": check, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         ref = WORKLOADS.at(workload, namespace="default", subresource="status")
-        added = [{"op": "add", "path": "/status/admissionChecks/-", "value": entry}]
+        added = [{"op": "add", "path": "/status/admissionChecks/-", "value": pending(check)}]
         await self._client.patch(ref, added, patch_type=PatchType.JSON, manager="kueue")
-
-    async def _write(self, name: str, conditions: list[str], **status: object) -> None:
-        described = [
-            {
-                "type": condition,
-                "status": "True",
-                "reason": condition,
-                "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-            for condition in conditions
-        ]
-        ref = WORKLOADS.at(name, namespace="default", subresource="status")
-        await self._client.apply(ref, {"status": {"conditions": described, **status}}, manager="kueue-admission")
 
     async def check(self, name: str, check: str = "alignup") -> CheckStatus:
         workload: KueueWorkload = await self._client.get(WORKLOADS.at(name, namespace="default"))
