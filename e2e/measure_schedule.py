@@ -23,17 +23,15 @@ from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
 from alignup.schedule.cluster_facts import GATE
 from e2e.control_plane import ControlPlane, extenders, missing
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import ALLOCATABLE
 from e2e.simulated_cluster import FLAGS, pod, running_service
+from tests.observe.api_objects import state_of
 from tests.observe.kubelets import SimulatedKubelet
 
 REPLICA_SETS = Resource(type=PartialObject, group="apps", kind="ReplicaSet", plural="replicasets", namespaced=True)
@@ -56,10 +54,10 @@ async def together(calls: Iterable[Awaitable[object]], *, width: int = 16) -> No
 async def create_nodes(client: ApiClient, count: int) -> None:
     ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
     status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE, "conditions": ready}
-    state = to_object(host_state(join(SimulatedKubelet().sources())).replace(generation=1))
+    kubelet = SimulatedKubelet()
     names = [f"host-{number:04}" for number in range(count)]
     await together(client.create(NODES, {"metadata": _node(name), "status": status}) for name in names)
-    await together(client.create(HOST_STATES, {"metadata": {"name": name}, **state}) for name in names)
+    await together(client.create(HOST_STATES, state_of(name, kubelet)) for name in names)
 
 
 def _node(name: str) -> dict[str, Any]:

@@ -23,14 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from alignup.align.reason_codes import GATE_MISSED as MISSED
 from alignup.align.workload.names import DEVICES_ANNOTATION
-from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, find_access
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
 from alignup.schedule.gate.authority_installation import (
@@ -65,6 +62,7 @@ from e2e.simulated_cluster import (
     until,
     wait_event,
 )
+from tests.observe.api_objects import state_of
 from tests.observe.kubelets import SimulatedKubelet
 from tests.placement.located_hosts import GPU
 from tests.schedule.located_kubelets import located_kubelet
@@ -395,8 +393,7 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
             spec = {"containers": containers, "nodeName": name}
             resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
             kubelet.admit(known_pod(await client.create(PODS, resident, namespace="default")).pod)
-        state = to_object(host_state(join(kubelet.sources())).replace(generation=1))
-        await client.apply(HOST_STATES.at(name), state)
+        await client.create(HOST_STATES, state_of(name, kubelet))
 
     await together(add(f"n{number:04}") for number in range(NODE_COUNT))
     count = min(NODE_COUNT, 1500)
