@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from alignup.align import bits
 from e2e.api import NODES, PODS, Api, Document, until
 from e2e.cluster_guest import ClusterGuest
 from e2e.definitions import DEPLOYED
@@ -258,8 +259,4 @@ def _given(allocations: Document, kubelet: KubeletView) -> Document:
 
 def _members(text: str) -> list[int]:
     """Return the numbers of a list such as ``1,4-5``."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
+    return list(bits.members(bits.parse(text)))
