@@ -1,4 +1,4 @@
-"""The programs whose pages are tested and pictured: an agent with the pods of the example, and a cluster service."""
+"""What is tested in a browser and pictured: an agent with the pods of the example, a cluster service, and reports."""
 
 import subprocess
 import sys
@@ -12,11 +12,18 @@ import yaml
 
 from alignup.web.address import UnixAddress
 from alignup.web.agent_client import AgentClient
-from e2e.programs import ROOT
+from e2e.programs import ROOT, run_alignup
 from tests.deadlines import wait_for
 from tests.short_paths import short_directory
 
 NODE = ROOT / "examples" / "node"
+_EXAMPLE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
+_REPORTS = {
+    "comparison": f"simulate --generate mixed --count 400 {_EXAMPLE} --compare policy,scope",
+    "cluster": "simulate --cluster examples/fleet/training.yaml --generate gangs --count 700 --load 1.2 "
+    "--strategy alignup,blind-least-allocated,blind-most-allocated",
+    "sweep": "sweep examples/fleet/sweep.yaml --engine serial",
+}
 
 
 @dataclass(frozen=True)
@@ -83,3 +90,12 @@ def running_cluster(nodes: int) -> Iterator[RunningCluster]:
         assert process.stdout is not None
         yield RunningCluster(process.stdout.readline().strip(), process.stdin)
         process.stdin.close()
+
+
+def write_reports(directory: Path) -> dict[str, Path]:
+    """Write a report of each kind to *directory*, and return them by kind: comparison, cluster and sweep."""
+    reports = {kind: directory / f"{kind}.html" for kind in _REPORTS}
+    for kind, words in _REPORTS.items():
+        results = ["--results", str(directory / "sweep.csv")] if kind == "sweep" else []
+        run_alignup(*words.split(), *results, "--html", reports[kind]).check_returncode()
+    return reports

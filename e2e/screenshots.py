@@ -8,8 +8,7 @@ from pathlib import Path
 
 from e2e import browser
 from e2e.browser import PHONE, WIDE, Browser
-from e2e.page_servers import running_agent, running_cluster
-from e2e.report_examples import write_reports
+from e2e.page_servers import running_agent, running_cluster, write_reports
 from e2e.served_cluster import REPLICA_SET
 
 NODES = 1500

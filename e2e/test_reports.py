@@ -12,7 +12,7 @@ import pytest
 from e2e import browser
 from e2e.browser import PHONE, WIDE, Browser, Page
 from e2e.marks import needs
-from e2e.report_examples import write_reports
+from e2e.page_servers import write_reports
 
 KINDS = ("comparison", "cluster", "sweep")
 FIRST = "figure[data-chart] >> nth=0"
