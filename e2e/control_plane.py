@@ -80,8 +80,8 @@ def directories() -> tuple[Path, ...]:
 
 def version(directory: Path | None) -> str:
     """Return the version of the programs in a directory, such as ``v1.36.4``."""
-    names = ("kubelet", "kube-apiserver") if directory else ()
-    path = next((path for name in names if (path := program(name, directory)).is_file()), None)
+    paths = [directory / name for name in ("kubelet", "kube-apiserver")] if directory else []
+    path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return "none"
     return subprocess.run([path, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
