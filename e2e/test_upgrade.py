@@ -150,8 +150,8 @@ def start_empty(node: ObservedNode, kubelet: Kubelet, config: Document) -> None:
     node.check(f"kubelet {kubelet.version}")
 
 
-def start_in_vain(node: ObservedNode, kubelet: Kubelet, config: Document) -> tuple[int, str]:
-    """Replace the kubelet by one that does not start; return its exit status and its log."""
+def start_until_exit(node: ObservedNode, kubelet: Kubelet, config: Document) -> tuple[int, str]:
+    """Replace the kubelet by one that stops at once; return its exit status and its log."""
     node.guest.ask("stop_process", name="kubelet")
     node.guest.ask("start_kubelet", config=config, program=kubelet.program)
     return node.guest.ask("wait_exit", name="kubelet"), node.guest.ask("log", name="kubelet")
@@ -205,7 +205,7 @@ def test_a_kubelet_stops_at_settings_that_were_said_to_stop_it(
     start_empty(node, old, config)
 
     code, report = Upgrade(node, old, new, config).predict()
-    stopped, log = start_in_vain(node, new, config)
+    stopped, log = start_until_exit(node, new, config)
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
 
     assert (code, report["safe"], report["sharedErrors"]) == (1, False, [])
@@ -224,7 +224,7 @@ def test_a_kubelet_stops_at_state_files_that_were_said_to_stop_it(
     start_empty(node, new, {**PLAIN, "featureGates": {"PodLevelResourceManagers": True}})
 
     code, report = Upgrade(node, new, old, PLAIN).predict()
-    stopped, log = start_in_vain(node, old, PLAIN)
+    stopped, log = start_until_exit(node, old, PLAIN)
     log = log.replace('\\"', '"')
     node.guest.ask("remove", names=FILES)
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
