@@ -3,20 +3,27 @@
 import http
 import json
 import ssl
+import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
-from e2e.control_plane import ADMIN, ControlPlane
+import yaml
+
+from e2e.control_plane import ADMIN, ControlPlane, program
 
 Document = dict[str, Any]
 Result = TypeVar("Result")
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
+EVENTS = "/api/v1/namespaces/default/events"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+MERGE = "application/merge-patch+json"
 SECONDS = 900.0  #: until something counts as hung; on an idle machine nothing takes a tenth of it
 _ENDED = ("Succeeded", "Failed")
 
@@ -90,10 +97,57 @@ class Api:
         objects: list[Document] = self.request("GET", path)["items"]
         return objects
 
-    def define(self, definition: Document) -> None:
-        """Create a CustomResourceDefinition, and wait until its resource is served."""
-        self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        spec = definition["spec"]
+    def merge(self, path: str, patch: Document, *, token: str = ADMIN) -> Document:
+        """Change an object by a JSON merge patch."""
+        return self.request("PATCH", path, patch, content=MERGE, token=token)
+
+    def create(self, document: Document) -> Document:
+        """Create an object that says what it is."""
+        return self.request("POST", _collection(document), document)
+
+    def install(self, *manifests: Path) -> None:
+        """Create the objects of manifests."""
+        for manifest in manifests:
+            for document in yaml.safe_load_all(manifest.read_text("utf-8")):
+                self.create(document)
+
+    def account_token(self, account: str, *, node: str = "") -> str:
+        """Return a token of a service account of the namespace alignup, as a pod has it (on *node*, if given)."""
+        request: Document = {"expirationSeconds": 86400}
+        if node:
+            request["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node}
+        path = f"/api/v1/namespaces/alignup/serviceaccounts/{account}/token"
+        token: str = self.request("POST", path, {"spec": request})["status"]["token"]
+        return token
+
+    def allow_stranger(self, name: str, *rules: Document, namespace: str = "") -> None:
+        """Give the user :data:`~e2e.control_plane.STRANGER` a role, in a namespace or in all."""
+        kind, path = ("Role", f"{RBAC}/namespaces/{namespace}/") if namespace else ("ClusterRole", f"{RBAC}/")
+        metadata = {"name": name}
+        self.request("POST", f"{path}{kind.lower()}s", {"metadata": metadata, "rules": list(rules)})
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+        binding = {"metadata": metadata, "subjects": [subject], "roleRef": role}
+        self.request("POST", f"{path}{kind.lower()}bindings", binding)
+
+    def kubectl(self, *words: str | Path, text: str = "") -> str:
+        """Run kubectl as the administrator, with *text* as its input; return its output."""
+        access = self.plane.kubeconfig(self.plane.directory / "kubectl.kubeconfig")
+        command = [program("kubectl"), "--kubeconfig", access, *words]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+        if done.returncode or "Warning" in done.stderr:
+            raise RuntimeError(f"kubectl {words}: {done.stderr}")
+        return done.stdout
+
+    def events(self, pod: str) -> list[Document]:
+        """Return the events of a pod."""
+        return [event for event in self.items(EVENTS) if event["involvedObject"]["name"] == pod]
+
+    def define(self, definition: Path) -> None:
+        """Create the CustomResourceDefinition in a file, and wait until its resource is served."""
+        document = yaml.safe_load(definition.read_text("utf-8"))
+        self.create(document)
+        spec = document["spec"]
         path = f"/apis/{spec['group']}/{spec['versions'][-1]['name']}/{spec['names']['plural']}"
         until(f"{path} is served", lambda: self.get(path) is not None)
 
@@ -137,3 +191,12 @@ class Api:
         """Delete a pod, and wait until it is gone."""
         self.request("DELETE", f"{PODS}/{name}")
         until(f"pod {name} is gone", lambda: self.pod(name) is None, detail=detail)
+
+
+def _collection(manifest: Document) -> str:
+    """Return the path to which an object is sent."""
+    version, kind = manifest["apiVersion"], manifest["kind"].lower()
+    namespace = manifest["metadata"].get("namespace")
+    group = "/api/v1" if version == "v1" else f"/apis/{version}"
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("s") else f"{kind}s"
+    return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from e2e.egress import copy_both_ways
+
 
 class BrokenLine:
     """Passes on bytes between its *port* and *target* until it is cut, and again after it is mended."""
@@ -37,20 +39,14 @@ class BrokenLine:
                 client, _ = self._listener.accept()
                 if self._cut.is_set():
                     client.close()
-                    continue
-                server = socket.create_connection(("127.0.0.1", self._target))
-                self._open |= {client, server}
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+                else:
+                    threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
-        self._open.discard(source)
-        source.close()
+    def _pass_on(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._target)) as server:
+            self._open |= {client, server}
+            copy_both_ways(client, server)
+            self._open -= {client, server}
 
 
 @contextmanager

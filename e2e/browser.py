@@ -22,6 +22,9 @@ PICTURES = os.environ.get("ALIGNUP_SCREENSHOTS", "")
 #: The accessibility checker, from npm; ``make browser`` installs it.
 AXE = Path(__file__).parents[1] / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 
+PHONE, WIDE, LARGE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}, {"width": 3840, "height": 2160}
+TIMEOUT = 120_000  #: milliseconds, on a busy machine
+
 _CONTRAST = Path(__file__).with_name("contrast.js").read_text("utf-8")
 
 
@@ -61,6 +64,27 @@ class Watched:
     def _note(self, kind: str, text: str, is_problem: bool) -> None:  # noqa: FBT001 - the only flag
         if is_problem and "401 (Unauthorized)" not in text:
             self.problems.append(f"{kind}: {text}")
+
+
+@contextmanager
+def opened(browser: Browser, address: str, **options: Any) -> Iterator[Page]:  # noqa: ANN401 - of playwright
+    """Yield a page at *address*, in a wide window by default; fail if anything goes wrong on it."""
+    context = browser.new_context(**{"viewport": WIDE, **options})
+    context.set_default_timeout(TIMEOUT)
+    page = context.new_page()
+    watched = Watched(page, address)
+    try:
+        page.goto(address)
+        yield page
+        assert watched.problems == []
+    finally:
+        context.close()
+
+
+def reading_problems(page: Page) -> list[str]:
+    """Return what makes a page hard to read."""
+    excess = overflow(page)
+    return [*serious_problems(page), *low_contrast(page), *([f"{excess} pixels too wide"] if excess else [])]
 
 
 def low_contrast(page: Page) -> list[str]:

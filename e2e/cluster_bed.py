@@ -5,10 +5,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from e2e import cluster_guest
+from e2e import cluster_guest, control_plane
 from e2e.api import NODES, Api
 from e2e.cluster_guest import ClusterGuest, kubelet_config
 from e2e.control_plane import ControlPlane
@@ -77,13 +76,15 @@ class ClusterBed:
                 node.wait_schedulable()
                 if self._images is None:
                     node.install_observer()
+            if self._images is None:
+                self.check("start")
             self._stack = stack.pop_all()
         self.seconds = time.monotonic() - begun
+        version = control_plane.version(self.plane.programs or control_plane.directories()[0])
+        print(f"\nnodes with {version} ready after {self.seconds:.0f} s", flush=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
     def _own_fields(self, name: str) -> dict[str, object]:
@@ -98,7 +99,7 @@ class ClusterBed:
         """Let schedulers use only these nodes."""
         for name in self.nodes:
             patch = {"spec": {"unschedulable": name not in names}}
-            self.api.request("PATCH", f"{NODES}/{name}", patch, content="application/merge-patch+json")
+            self.api.merge(f"{NODES}/{name}", patch)
 
     def mispredictions(self) -> list[str]:
         """Return pods that hold something else than ``alignup schedule`` predicted when it bound them."""

@@ -23,13 +23,11 @@ DEVICES: dict[str, dict[str, list[int] | None]] = {
 }
 PAUSE = 2.0  #: seconds between two pods, unless a fault takes longer
 
-Document = dict[str, Any]
-
 
 def start_plugins(node: ObservedNode) -> None:
     """Start the plugins of a node; they stay, because devices of a plugin that stopped are a problem of the node."""
     for resource, devices in DEVICES.items():
-        node.guest.ask("start", offer=_offer(resource, devices))
+        node.guest.ask("start_plugin", resource=resource, devices=devices)
     node.check(f"plugins of {node.name}")
 
 
@@ -44,7 +42,7 @@ class FaultyCluster:
         """Send *count* pods with all faults among them, wait until all have ended, and count them."""
         faults = self.faults()
         steps = {(number + 1) * count // (len(faults) + 1): fault for number, fault in enumerate(faults)}
-        chance = random.Random(SEED)  # noqa: S311
+        chance = random.Random(SEED)
         for number in range(count):
             if number in steps:
                 steps[number]()
@@ -67,9 +65,8 @@ class FaultyCluster:
         ]
 
     def restart_plugin(self) -> None:
-        guest = self.first.guest
-        guest.ask("stop", resource=GPU)
-        guest.ask("start", offer=_offer(GPU, DEVICES[GPU]))
+        self.first.guest.ask("stop_plugin", resource=GPU)
+        self.first.guest.ask("start_plugin", resource=GPU, devices=DEVICES[GPU])
 
     def kill_kubelets(self) -> None:
         for node in (self.first, self.second):
@@ -98,13 +95,3 @@ class FaultyCluster:
         left = [pod for pod in self.bed.api.items(PODS) if pod["status"]["phase"] in {"Pending", "Running"}]
         shown = [f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}: {pod['status']}" for pod in left]
         return "\n".join([str(count_pods(self.bed.api)), *shown, self.bed.plane.log("alignup-schedule")])
-
-
-def _offer(resource: str, devices: dict[str, list[int] | None]) -> Document:
-    return {
-        "resource": resource,
-        "devices": [{"id": id_, "nodes": nodes} for id_, nodes in devices.items()],
-        "preferred": False,
-        "pre_start_required": False,
-        "endpoint": f"{resource.rpartition('/')[2]}.sock",
-    }

@@ -22,11 +22,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from e2e import containerd, control_plane, disk, guest
-from e2e.api import SECONDS, until
+from e2e.api import SECONDS, Document, until
 from e2e.control_plane import ControlPlane
 from e2e.egress import NODE_NETWORK, POD_NETWORK
 from e2e.guest import Node, Shape
@@ -44,8 +43,6 @@ from e2e.guest_kubelet import (
     TUNNEL_PORT,
 )
 from e2e.kernel_modules import load_order, read_dependencies
-
-Document = dict[str, Any]
 
 CACHE = "ALIGNUP_GUEST_CACHE"  #: the directory of images
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
@@ -143,14 +140,10 @@ class ClusterGuest:
         )
         command = list(guest.qemu_command(self.shape, (self.image, second), kernel, network=network))
         out = self._stack.enter_context(self.console.open("wb"))
-        self._process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,21 +1,17 @@
 """The container images that a cluster of guests runs instead of pulling them: ours, and one of kube-scheduler."""
 
-import hashlib
 import io
-import json
-import platform
 import tarfile
 from pathlib import Path
 
 import yaml
 
 from alignup import __version__
-from e2e import control_plane
+from e2e import containerd, control_plane
 from tools import image
 
 OURS = f"docker.io/library/alignup:{__version__}"
 _DEPLOYED = Path(__file__).parents[1] / "deploy" / "kubernetes" / "scheduler" / "deployment.yaml"
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PROGRAMS = "usr/local/bin"
 
 
@@ -41,19 +37,5 @@ def _write_program_image(path: Path, name: str, program: Path) -> None:
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as packed:
         packed.add(program, f"{_PROGRAMS}/{program.name}")
-    machine = platform.machine()
-    config = json.dumps(
-        {
-            "architecture": _ARCHITECTURES.get(machine, machine),
-            "os": "linux",
-            "config": {"Entrypoint": [f"/{_PROGRAMS}/{program.name}"], "Env": [f"PATH=/{_PROGRAMS}"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"]},
-        }
-    ).encode()
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
-    files = {"layer.tar": layer.getvalue(), "config.json": config, "manifest.json": json.dumps(manifest).encode()}
-    with tarfile.open(path, "w") as packed:
-        for member, content in files.items():
-            information = tarfile.TarInfo(member)
-            information.size = len(content)
-            packed.addfile(information, io.BytesIO(content))
+    config = {"Entrypoint": [f"/{_PROGRAMS}/{program.name}"], "Env": [f"PATH=/{_PROGRAMS}"]}
+    containerd.write_archive(path, layer.getvalue(), {name: config})

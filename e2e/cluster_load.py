@@ -20,13 +20,13 @@ from alignup.kubernetes.api.errors import (
 )
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.schedule.cluster_facts import GATE, PLACEMENT_ANNOTATION
+from alignup.schedule.cluster_facts import PLACEMENT_ANNOTATION
 from alignup.testing.simulated_kubelet import SimulatedKubelet
 from e2e.control_plane import ControlPlane
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
 from e2e.schedule_replicas import NAMESPACE
-from e2e.test_schedule import NAMESPACES, pod
+from e2e.simulated_cluster import NAMESPACES, pod
 
 LIFE = (1.0, 4.0)  #: seconds for which a pod runs
 STUCK_SECONDS = 15.0  #: after which a pod that was released to a node that is being removed will not be bound
@@ -173,7 +173,7 @@ class ClusterLoad:
         self.nodes = nodes
         self.created = 0
         self._client, self._rate, self._gated = client, rate, gated
-        self._chance = random.Random(seed)  # noqa: S311
+        self._chance = random.Random(seed)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -184,9 +184,8 @@ class ClusterLoad:
             due = max(due + 1 / self._rate, loop.time() - 1)
             await asyncio.sleep(max(0.0, due - loop.time()))
             if self.nodes.waiting < MOST_WAITING:
-                document = pod(f"load-{self.created}", self._chance.choice((1, 1, 2, 2, 3, 4)))
-                if self._chance.random() < self._gated:
-                    document["spec"]["schedulingGates"] = [{"name": GATE}]
+                cpus, gated = self._chance.choice((1, 1, 2, 2, 3, 4)), self._chance.random() < self._gated
+                document = pod(f"load-{self.created}", cpus, gated=gated)
                 await self._client.create(PODS, document, namespace="default")
                 self.created += 1
 
@@ -223,7 +222,7 @@ async def replace_nodes(nodes: LoadedNodes, first: int) -> None:
 def check_load(load: ClusterLoad, work: str) -> None:
     """Fail if a pod was rejected, never came, or was promised CPUs that another one held."""
     nodes = load.nodes
-    print(f"{work}: {load.created} pods, {nodes.deviations} with other CPUs than promised, {len(nodes.stuck)} stuck")  # noqa: T201
+    print(f"{work}: {load.created} pods, {nodes.deviations} with other CPUs than promised, {len(nodes.stuck)} stuck")
     if nodes.rejected or nodes.promised_twice:
         raise AssertionError(f"rejected: {nodes.rejected}; promised twice: {nodes.promised_twice}")
     if nodes.admitted != load.created - len(nodes.stuck):
@@ -235,7 +234,7 @@ def check_memory(memory: Sequence[tuple[float, float]], seconds: float) -> None:
     settled = median(size for at, size in memory if SETTLED <= at / seconds < SETTLED + 0.1)
     end = median(size for at, size in memory if at / seconds >= 0.9)
     course = " ".join(f"{size:.1f}" for _, size in memory[:: max(len(memory) // 20, 1)])
-    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end; over time {course}")  # noqa: T201
+    print(f"memory: {settled:.1f} MiB after {SETTLED:.0%}, {end:.1f} MiB at the end; over time {course}")
     if seconds >= SETTLING_SECONDS and end >= settled * GROWTH:
         raise AssertionError(f"memory has grown from {settled:.1f} to {end:.1f} MiB")
 
@@ -249,7 +248,7 @@ async def loaded_cluster(
     async with PersistentClient(access, timing=Timing(attempts=1, longest_retry=1.0)) as client:
         await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         await define_host_states(client)
-        simulated = LoadedNodes(client, random.Random(seed))  # noqa: S311
+        simulated = LoadedNodes(client, random.Random(seed))
         for number in range(nodes):
             await simulated.add(f"node-{number}")
         async with simulated.working():

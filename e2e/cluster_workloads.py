@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.api import PODS, Api, until
+from e2e.api import PODS, Api, Document, until
 from e2e.observed_node import is_admitted, make_container, make_pod
-
-Document = dict[str, Any]
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 REASON = "TopologyAffinityError"
@@ -77,7 +75,7 @@ def run_together(api: Api, cpus: Iterable[int]) -> PodCounts:
 
 def run_stream(api: Api, count: int) -> PodCounts:
     """Create a pod every 2 seconds that ends after 8 to 20 seconds, and wait until all have ended."""
-    chance = random.Random(SEED)  # noqa: S311
+    chance = random.Random(SEED)
     begun = time.monotonic()
     for number in range(count):
         while time.monotonic() < begun + 2 * number:

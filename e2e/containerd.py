@@ -3,7 +3,6 @@
 It needs root, ``containerd``, ``runc``, ``ctr`` and a static ``busybox``. Containers are on the host network, because
 CNI is not configured. Guests reuse the configuration and the image archive.
 """
-# ruff: noqa: S603, S607
 
 import hashlib
 import io
@@ -15,7 +14,7 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,15 +120,25 @@ conf_dir = "{place}/cni/net.d"
 
 def archive(path: Path, images: Iterable[str] = IMAGES) -> Path:
     """Write a docker-archive with busybox under each of these names; return *path*."""
-    layer = _layer()
-    digest = hashlib.sha256(layer).hexdigest()
+    config = {"Entrypoint": ["/bin/sleep"], "Cmd": ["2147483647"], "Env": ["PATH=/bin"]}
+    return write_archive(path, _layer(), {name: {**config, "Labels": {"name": name}} for name in images})
+
+
+def write_archive(path: Path, layer: bytes, configs: Mapping[str, object]) -> Path:
+    """Write a docker-archive of images with one layer; *configs* has by name how they run. Return *path*.
+
+    Images with the same configuration have the same id, and thus one name.
+    """
+    machine = platform.machine()
+    system = {"architecture": _ARCHITECTURES.get(machine, machine), "os": "linux"}
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
     entries = []
     files = {"layer.tar": layer}
-    for name in images:
-        content = json.dumps(_config(digest, name=name)).encode()
-        config = f"{hashlib.sha256(content).hexdigest()}.json"
-        files[config] = content
-        entries.append({"Config": config, "RepoTags": [name], "Layers": ["layer.tar"]})
+    for name, config in configs.items():
+        content = json.dumps({**system, "config": config, "rootfs": rootfs}).encode()
+        file = f"{hashlib.sha256(content).hexdigest()}.json"
+        files[file] = content
+        entries.append({"Config": file, "RepoTags": [name], "Layers": ["layer.tar"]})
     files["manifest.json"] = json.dumps(entries).encode()
     with tarfile.open(path, "w") as packed:
         for name, content in files.items():
@@ -252,22 +261,6 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o755
     return member
-
-
-def _config(layer: str, *, name: str) -> dict[str, object]:
-    """Return the configuration of an image; the label gives images with the same layer different ids."""
-    machine = platform.machine()
-    return {
-        "architecture": _ARCHITECTURES.get(machine, machine),
-        "os": "linux",
-        "config": {
-            "Entrypoint": ["/bin/sleep"],
-            "Cmd": ["2147483647"],
-            "Env": ["PATH=/bin"],
-            "Labels": {"name": name},
-        },
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
-    }
 
 
 def _shims(socket: Path) -> Sequence[int]:

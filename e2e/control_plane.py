@@ -5,7 +5,6 @@ They listen on free ports of 127.0.0.1, have everything in one directory, and ne
 several directories, separated by colons, tests of workloads run with each version, tests of upgrades with the kubelets
 of all, the others with the first one.
 """
-# ruff: noqa: S603, S607
 
 import base64
 import json
@@ -19,7 +18,6 @@ import time
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from e2e.egress import EgressProxy
@@ -70,6 +68,11 @@ def missing(programs: Iterable[str] = ("kube-apiserver",), places: Sequence[Path
     return not_installed(["openssl"])
 
 
+def missing_kubectl() -> str | None:
+    """Return why kubectl cannot run here; ``None`` if it can."""
+    return None if directories() and shutil.which(program("kubectl")) else "not installed: kubectl"
+
+
 def directories() -> tuple[Path, ...]:
     """Return the directories of Kubernetes' programs, one for each version."""
     return tuple(Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
@@ -77,11 +80,11 @@ def directories() -> tuple[Path, ...]:
 
 def version(directory: Path | None) -> str:
     """Return the version of the programs in a directory, such as ``v1.36.4``."""
-    if directory is None or not (directory / "kubelet").is_file():
+    paths = [directory / name for name in ("kubelet", "kube-apiserver")] if directory else []
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
         return "none"
-    return subprocess.run(
-        [directory / "kubelet", "--version"], check=True, capture_output=True, text=True
-    ).stdout.split()[-1]
+    return subprocess.run([path, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
 
 
 def program(name: str, directory: Path | None = None) -> Path:
@@ -148,9 +151,7 @@ class ControlPlane:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for name in tuple(self._processes):
             self._kill(name)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -24,10 +25,15 @@ async def define_host_states(client: ApiClient) -> None:
     """Create the definition of HostState unless it exists, and wait until the resource is served."""
     if await client.find(DEFINITIONS.at(HOST_STATES.full_name)) is None:
         await client.create(DEFINITIONS, yaml.safe_load((DEPLOYED / "crds" / "hoststates.yaml").read_text("utf-8")))
+    await wait_served(client, HOST_STATES)
+
+
+async def wait_served(client: ApiClient, resource: Resource[Any]) -> None:
+    """Wait until a resource that was just defined is served."""
     async with asyncio.timeout(_SECONDS):
         while True:
             try:
-                await client.list(HOST_STATES)
+                await client.list(resource)
             except ApiError:
                 await asyncio.sleep(0.1)
             else:

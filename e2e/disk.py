@@ -168,6 +168,4 @@ def _in(root: Path, path: Path) -> Path:
 
 
 def _ran(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False
-    )
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)

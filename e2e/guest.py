@@ -98,9 +98,7 @@ def _printed(command: list[str], out: Path, *, seconds: int) -> str:
     """Return the output of a guest until it powers off, fails to boot or times out."""
     begun, output = time.monotonic(), ""
     with out.open("wb") as file:
-        process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         try:
             while process.poll() is None and time.monotonic() - begun < (seconds if disk.BEGIN in output else BOOT):
                 time.sleep(0.2)

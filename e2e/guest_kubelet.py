@@ -3,7 +3,7 @@
 The guest runs this module, which answers calls over TCP: one JSON object a line, as ``e2e.cluster_guest`` sends them.
 Device plugins and DRA drivers run in this process, everything else in processes of its own.
 """
-# ruff: noqa: ASYNC220, ASYNC240, S603, S607 - nothing else runs in this process
+# ruff: noqa: ASYNC220, ASYNC240 - nothing else runs in this process
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from alignup.align import bits
 from alignup.align.machine import Device
 from alignup.kubernetes.api import ApiClient, find_access
 from alignup.run import process
-from alignup.testing import ClaimFault, DraDevice, DraDriver, Plugin, Preference
+from alignup.testing import ClaimFault, DraDevice, DraDriver, Plugin
 from alignup.testing.dra_driver import claim_reader
 from alignup.wire import pod_resources_pb2 as wire
 from e2e.containerd import PAUSE, Containerd, configuration
@@ -186,25 +186,15 @@ class KubernetesNode:
         """Import an archive of container images."""
         await asyncio.to_thread(Containerd(RUNTIME).load, Path(archive), names)
 
-    async def start(self, offer: Document) -> None:
-        """Start a plugin as described in a recording."""
-        devices = [
-            Device(offer["resource"], device["id"], None if device["nodes"] is None else bits.of(device["nodes"]))
-            for device in offer["devices"]
-        ]
-        plugin = Plugin(
-            offer["resource"],
-            devices,
-            directory=KUBELET_DIR / "device-plugins",
-            preference=Preference.HIGHEST if offer["preferred"] else Preference.NONE,
-            endpoint=offer["endpoint"],
-        )
-        plugin.pre_start = offer["pre_start_required"]
+    async def start_plugin(self, resource: str, devices: Mapping[str, list[int] | None]) -> None:
+        """Start a device plugin; *devices* has the NUMA nodes of each device by its id, ``None`` without topology."""
+        offered = [Device(resource, id_, None if nodes is None else bits.of(nodes)) for id_, nodes in devices.items()]
+        plugin = Plugin(resource, offered, directory=KUBELET_DIR / "device-plugins")
         await plugin.__aenter__()
-        self.plugins[offer["resource"]] = plugin
+        self.plugins[resource] = plugin
         await asyncio.wait_for(plugin.wait_registered(), TIMEOUT)
 
-    async def stop(self, resource: str) -> None:
+    async def stop_plugin(self, resource: str) -> None:
         await self.plugins.pop(resource).__aexit__()
 
     async def again(self, times: Mapping[str, int]) -> None:

@@ -3,7 +3,6 @@
 Importing modules takes seconds under emulation, so this process imports them once and every ``alignup`` is a fork. The
 command of a run is this file with ``probe``: it allocates memory, prints its placement, and waits.
 """
-# ruff: noqa: S603, T201
 
 import json
 import os

@@ -18,9 +18,9 @@ from alignup.documents.host_state import HostStateObject
 from alignup.documents.host_state.schema import DeviceGroupDocument
 from alignup.kubernetes.api.host_states import host_state_reader
 from alignup.placement.host_report import HostReport
+from e2e.api import Document
 from e2e.guest import Shape
 
-Document = dict[str, Any]
 Nodes = tuple[int, ...]
 Holdings = dict[str, dict[str, Any]]  #: container → ``cpus``, ``memory``, ``devices``, as far as it has them
 

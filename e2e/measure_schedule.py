@@ -11,7 +11,6 @@ Many pods that are created at once give the rate, and pods that come one after t
 creates a pod until a watch shows it bound. On a busy machine, the CPU time of each process for one pod tells more than
 the rate. The memory is the most that a process has had since its start.
 """
-# ruff: noqa: ASYNC110, T201
 
 import argparse
 import asyncio
@@ -29,12 +28,11 @@ from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.schedule.cluster_facts import GATE
 from alignup.testing.simulated_kubelet import SimulatedKubelet
-from e2e.control_plane import ControlPlane, extenders, free_ports, missing
+from e2e.control_plane import ControlPlane, extenders, missing
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import ALLOCATABLE
-from e2e.test_schedule import is_ready, pod, service
+from e2e.simulated_cluster import FLAGS, pod, running_service
 
-FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
 REPLICA_SETS = Resource(type=PartialObject, group="apps", kind="ReplicaSet", plural="replicasets", namespaced=True)
 ALL_NODES = {"percentageOfNodesToScore": 100}
 WARM_UP = 50  #: pods before the measured ones
@@ -192,15 +190,12 @@ async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]
                 runs["extender"] = []
                 runs |= {f"extender, {count} offered": [f"--offered={count}"] for count in offered}
             for label, options in {**runs, "gate": ["--gate"]}.items():
-                (port,) = free_ports(1)
-                with service(plane, port, *options) as running:
-                    while not is_ready(port):
-                        await asyncio.sleep(0.2)
-                    plane.start_scheduler(ALL_NODES if label == "gate" else ALL_NODES | extenders(port))
-                    watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": running.pid}
+                async with running_service(plane, *options) as service:
+                    plane.start_scheduler(ALL_NODES if label == "gate" else ALL_NODES | extenders(service.port))
+                    watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": service.process.pid}
                     await measured.report(label, watched, gate=label == "gate")
             following.cancel()
-            print((directory / "alignup.log").read_text().count('"bound": false'), "bindings refused")
+            print((directory / "alignup-schedule.log").read_text().count('"bound": false'), "bindings refused")
 
 
 def main() -> None:

@@ -3,30 +3,38 @@
 The plugin sees a machine whose CPUs are on two NUMA nodes, CPU 0 and CPU 1. Their memory is unknown: the kernel has one
 node only.
 """
-# ruff: noqa: S101, S603
 
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+from e2e import containerd
+from e2e.api import until
 from e2e.containerd import Containerd
-from e2e.cri import CriClient
+from e2e.cri import CriClient, cri_client
+from tests.short_paths import short_directory
 
 CPUS = len(os.sched_getaffinity(0))
-SECONDS = 60.0
 BOTH = "0-1"  #: all CPUs
 _SYNCHRONIZED = "synchronized with the runtime"
 
 
-def until(condition: Callable[[], object], describe: Callable[[], str]) -> None:
-    limit = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < limit, describe()
-        time.sleep(0.05)
+def missing() -> str | None:
+    """Return why this machine cannot be such a node; ``None`` if it can."""
+    few = None if CPUS >= 2 else "needs two CPUs"
+    return containerd.missing() or containerd.missing_nri() or few
+
+
+@contextmanager
+def started_runtime() -> Iterator[tuple[Path, Containerd, CriClient]]:
+    """Run a containerd in a directory with a short path."""
+    with short_directory() as place, containerd.containerd(place / "c") as runtime, cri_client(runtime.socket) as cri:
+        yield place, runtime, cri
 
 
 @dataclass
@@ -56,6 +64,14 @@ class NriNode:
             (system / name).write_text(text)
         self.kubelet.mkdir()
 
+    def __enter__(self) -> Self:
+        self.start_plugin()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill_plugin()
+        print(self.log())
+
     def start_plugin(self) -> None:
         command = [
             *(sys.executable, "-m", "alignup", "nri", "--period", "0.1", *self.words),
@@ -71,7 +87,7 @@ class NriNode:
         return self.log().count(_SYNCHRONIZED)
 
     def wait_synchronized(self, before: int) -> None:
-        until(lambda: self.synchronizations() > before, self.log)
+        until("the plugin is synchronized", lambda: self.synchronizations() > before, detail=self.log)
 
     def stayed_connected(self) -> bool:
         """Return whether the runtime has not disconnected the plugin since it was last synchronized."""

@@ -2,50 +2,36 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from e2e.api import NODES, PODS, Api, until
+from alignup.align import bits
+from e2e.api import NODES, PODS, Api, Document, until
 from e2e.cluster_guest import ClusterGuest
+from e2e.definitions import DEPLOYED
 from e2e.guest_kubelet import IMAGE, KUBELET
 from e2e.kubelet_view import KubeletView, host_state_differences, topology_differences
-
-Document = dict[str, Any]
+from e2e.programs import run_alignup
 
 HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
 TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 ACCESS = "/etc/observer.kubeconfig"  #: in the guest
-NAMESPACE, ACCOUNT = "alignup", "alignup-observer"
+ACCOUNT = "alignup-observer"
+NO_SCHEDULER = "none"  #: the scheduler of pods that a test binds
 OBSERVER = "observer"  #: the name of the process in the guest
 PORT = 9184  #: of the observer's metrics
-_DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
 _DEFINITIONS = ("crds/hoststates.yaml", "crds/noderesourcetopologies.yaml", "crds/steeringinstructions.yaml")
 _ACCESS = ("namespace.yaml", "observe/access.yaml", "observe/own-node-only.yaml", "steer/access.yaml")
-_RBAC, _ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
-COLLECTIONS = {
-    "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-    "ClusterRole": f"{_RBAC}/clusterroles",
-    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
-    "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{_ADMISSION}/validatingadmissionpolicybindings",
-}
 
 
 def install_observer(api: Api) -> None:
     """Create what observers need as it is deployed: definitions, and a service account with exactly its permissions."""
     for name in _DEFINITIONS:
-        api.define(yaml.safe_load((_DEPLOY / name).read_text("utf-8")))
-    for name in _ACCESS:
-        for document in yaml.safe_load_all((_DEPLOY / name).read_text("utf-8")):
-            api.request("POST", COLLECTIONS[document["kind"]], document)
+        api.define(DEPLOYED / name)
+    api.install(*(DEPLOYED / name for name in _ACCESS))
 
 
 def make_pod(
@@ -61,12 +47,19 @@ def make_pod(
             "initContainers": list(init),
             "hostNetwork": True,  # the nodes have no other
             "restartPolicy": "Never",
-            "schedulerName": "none",
+            "schedulerName": NO_SCHEDULER,
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             **spec,
         },
     }
+
+
+def make_claim_pod(name: str, template: str, container: Document, **spec: Any) -> Document:  # noqa: ANN401 - of a pod
+    """Return a pod for kube-scheduler whose container has a device by a claim of *template*."""
+    container["resources"]["claims"] = [{"name": "gpu"}]
+    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    return make_pod(name, container, schedulerName="default-scheduler", resourceClaims=claims, **spec)
 
 
 def make_container(name: str = "app", *, requests: Mapping[str, object] | None = None, **limits: object) -> Document:
@@ -102,10 +95,7 @@ class ObservedNode:
 
     def install_observer(self) -> None:
         """Start the observer with a token of its service account, which names the node as that of a pod there does."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-        node = {"apiVersion": "v1", "kind": "Node", "name": self.guest.name}
-        request = {"spec": {"expirationSeconds": 86400, "boundObjectRef": node}}
-        token = self.api.request("POST", path, request)["status"]["token"]
+        token = self.api.account_token(ACCOUNT, node=self.name)
         self.guest.ask("write", path=ACCESS, text=self.guest.kubeconfig(token))
         self.start_observer()
 
@@ -171,20 +161,9 @@ class ObservedNode:
 
     def alignup(self, *words: str) -> Document:
         """Return the JSON that a subcommand of ``alignup cluster`` prints."""
-        command = [
-            sys.executable,
-            "-m",
-            "alignup",
-            "cluster",
-            *words,
-            "--kubeconfig",
-            str(self.kubeconfig),
-            "-o",
-            "json",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        done = run_alignup("cluster", *words, "--kubeconfig", self.kubeconfig, "-o", "json")
         if not done.stdout:
-            raise RuntimeError(f"{command}: {done.stderr}")
+            raise RuntimeError(f"alignup cluster {words}: {done.stderr}")
         document: Document = json.loads(done.stdout)
         return document
 
@@ -280,8 +259,4 @@ def _given(allocations: Document, kubelet: KubeletView) -> Document:
 
 def _members(text: str) -> list[int]:
     """Return the numbers of a list such as ``1,4-5``."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
+    return list(bits.members(bits.parse(text)))

@@ -1,5 +1,4 @@
-"""The programs whose pages are tested and pictured: an agent with the pods of the example, and a cluster service."""
-# ruff: noqa: S101
+"""What is tested in a browser and pictured: an agent with the pods of the example, a cluster service, and reports."""
 
 import subprocess
 import sys
@@ -13,11 +12,18 @@ import yaml
 
 from alignup.web.address import UnixAddress
 from alignup.web.agent_client import AgentClient
+from e2e.programs import ROOT, run_alignup
 from tests.deadlines import wait_for
 from tests.short_paths import short_directory
 
-ROOT = Path(__file__).parents[1]
 NODE = ROOT / "examples" / "node"
+_EXAMPLE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
+_REPORTS = {
+    "comparison": f"simulate --generate mixed --count 400 {_EXAMPLE} --compare policy,scope",
+    "cluster": "simulate --cluster examples/fleet/training.yaml --generate gangs --count 700 --load 1.2 "
+    "--strategy alignup,blind-least-allocated,blind-most-allocated",
+    "sweep": "sweep examples/fleet/sweep.yaml --engine serial",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def running_agent(machine: Path = NODE / "machine.yaml", *more: str) -> Iterator
         words = ["agent", "--root-dir", place / "a", "--machine", machine, "--config", NODE / "kubelet.yaml"]
         words += ["--on-misfit", "wait", "--web-listen", "127.0.0.1:0", *more]
         with log.open("wb") as stream:
-            process = subprocess.Popen([sys.executable, "-m", "alignup", *map(str, words)], stderr=stream)  # noqa: S603
+            process = subprocess.Popen([sys.executable, "-m", "alignup", *map(str, words)], stderr=stream)
         try:
             wait_for(lambda: b'"listening"' in log.read_bytes())
             yield RunningAgent(AgentClient(UnixAddress(place / "a" / "agent.sock")))
@@ -79,8 +85,17 @@ class RunningCluster:
 def running_cluster(nodes: int) -> Iterator[RunningCluster]:
     """Run a cluster service on simulated nodes."""
     words = [sys.executable, "-m", "e2e.served_cluster", str(nodes)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:  # noqa: S603
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         yield RunningCluster(process.stdout.readline().strip(), process.stdin)
         process.stdin.close()
+
+
+def write_reports(directory: Path) -> dict[str, Path]:
+    """Write a report of each kind to *directory*, and return them by kind: comparison, cluster and sweep."""
+    reports = {kind: directory / f"{kind}.html" for kind in _REPORTS}
+    for kind, words in _REPORTS.items():
+        results = ["--results", str(directory / "sweep.csv")] if kind == "sweep" else []
+        run_alignup(*words.split(), *results, "--html", reports[kind]).check_returncode()
+    return reports

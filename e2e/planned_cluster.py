@@ -5,25 +5,21 @@ known from the audit log of the API server.
 """
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from alignup.schedule.pod_groups import COSCHEDULING, SIZE_ANNOTATION
 from e2e.api import PODS, Api, Document, until
-from e2e.observed_node import COLLECTIONS, is_admitted
-from tests.deploy.manifests import KUBERNETES
+from e2e.definitions import DEPLOYED
+from e2e.observed_node import is_admitted
+from e2e.programs import run_alignup
 
 PLANS = "/apis/alignup.dev/v1alpha1/plans"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-MERGE = "application/merge-patch+json"
 GATE = "alignup.dev/placement"
 FRAGMENTED, OTHER = "a", "b"  #: the nodes
 _AUDITED = {"level": "Metadata", "resources": [{"group": "", "resources": ["pods/eviction", "pods"]}]}
@@ -44,6 +40,12 @@ def audit_flags(directory: Path) -> tuple[str, ...]:
     return f"--audit-policy-file={policy}", f"--audit-log-path={directory / 'audit.log'}"
 
 
+def install_plans(api: Api) -> None:
+    """Create the definition of Plans, and the policy about who creates them."""
+    api.define(DEPLOYED / "crds" / "plans.yaml")
+    api.install(DEPLOYED / "plans" / "creator-may-evict.yaml")
+
+
 @dataclass
 class PlannedCluster:
     """The API server of a cluster whose audit log is in *directory*; *template* makes pods that its nodes can run."""
@@ -52,12 +54,6 @@ class PlannedCluster:
     directory: Path
     template: Template
     gated: bool = False  #: whether new pods have the scheduling gate
-
-    def install(self) -> None:
-        """Create the definition of Plans, and the policy about who creates them."""
-        self.api.define(yaml.safe_load((KUBERNETES / "crds" / "plans.yaml").read_text("utf-8")))
-        for document in yaml.safe_load_all((KUBERNETES / "plans" / "creator-may-evict.yaml").read_text("utf-8")):
-            self.api.request("POST", COLLECTIONS[document["kind"]], document)
 
     # Workloads
 
@@ -102,7 +98,7 @@ class PlannedCluster:
     def _bind(self, name: str, node: str) -> None:
         """Send a pod to a node, and wait until it runs there."""
         if self.gated:
-            self.api.request("PATCH", f"{PODS}/{name}", {"spec": {"schedulingGates": None}}, content=MERGE)
+            self.api.merge(f"{PODS}/{name}", {"spec": {"schedulingGates": None}})
         self.api.bind(name, node)
         until(f"{name} runs", lambda: is_admitted(self.api.pod(name) or {"status": {"phase": ""}}))
 
@@ -132,7 +128,7 @@ class PlannedCluster:
 
     def permit(self, name: str) -> None:
         path = f"{BUDGETS}/{name}"
-        generation = self.api.request("PATCH", path, {"spec": {"maxUnavailable": 1}}, content=MERGE)["metadata"]
+        generation = self.api.merge(path, {"spec": {"maxUnavailable": 1}})["metadata"]
         current = generation["generation"]
         until("the budget is computed", lambda: self._budget(name).get("observedGeneration") == current)
 
@@ -145,8 +141,7 @@ class PlannedCluster:
     def plan(self, *words: str, code: int = 0) -> str:
         """Return what ``alignup cluster plan --apply`` prints."""
         access = self.api.plane.kubeconfig(self.directory / "plan.kubeconfig")
-        command = [sys.executable, "-m", "alignup", "cluster", "plan", *words, "--apply", "--kubeconfig", str(access)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        run = run_alignup("cluster", "plan", *words, "--apply", "--kubeconfig", access)
         if run.returncode != code:
             raise AssertionError(f"exit code {run.returncode}: {run.stdout}\n{run.stderr}")
         return run.stdout

@@ -1,7 +1,13 @@
 """The programs that tests need, and the Debian packages that have them."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
 
 PACKAGES = {
     "apt-get": "apt",
@@ -35,3 +41,15 @@ def not_installed(programs: Iterable[str]) -> str | None:
         return None
     packages = sorted({PACKAGES[program] for program in absent})
     return f"not installed: {', '.join(absent)} (Debian: apt-get install {' '.join(packages)})"
+
+
+def run_alignup(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run this program."""
+    command = [sys.executable, "-m", "alignup", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def user_environment(kubeconfig: Path, *directories: Path) -> dict[str, str]:
+    """Return the environment of a user with this program, programs in other *directories*, and a *kubeconfig*."""
+    path = os.pathsep.join([*map(str, (Path(sys.executable).parent, *directories)), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}

@@ -3,7 +3,6 @@
 Replicas elect a leader. An extender has one address, so a forwarder sends each connection to the replica that is ready,
 as a Service does.
 """
-# ruff: noqa: S603
 
 import os
 import signal
@@ -43,16 +42,21 @@ class Replica:
     webhook: int  #: its port, if it serves one
     process: subprocess.Popen[bytes]
 
+    def get(self, path: str) -> str:
+        """Return the answer to an HTTP request."""
+        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            content: bytes = answer.read()
+        return content.decode()
+
     def is_ready(self) -> bool:
         """Return whether it leads, and knows the cluster."""
-        with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10):
-            return True
+        with suppress(OSError):
+            return bool(self.get("/readyz"))
         return False
 
     def predictions(self) -> Counter[str]:
         """Return the metric of predictions: labels → count."""
-        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self.get("/metrics").splitlines()
         shown = (line.removeprefix(METRIC).rpartition(" ") for line in lines if line.startswith(f"{METRIC}{{"))
         return Counter({labels: round(float(count)) for labels, _, count in shown if float(count)})
 
@@ -71,9 +75,10 @@ class ScheduleReplicas:
     running: list[Replica] = field(default_factory=list)
     _before: Counter[str] = field(default_factory=Counter)  #: predictions of those that were killed
 
-    def start(self) -> None:
-        """Start one more, without waiting."""
-        port, webhook = free_ports(2)
+    def start(self, port: int = 0) -> None:
+        """Start one more on *port* (0: any), without waiting."""
+        free, webhook = free_ports(2)
+        port = port or free
         access = self.access or self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
         words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
         words += self.options
@@ -131,14 +136,22 @@ def _end(replica: Replica, number: signal.Signals) -> None:
 
 
 @contextmanager
+def _started(replicas: ScheduleReplicas, count: int) -> Iterator[Replica]:
+    """Start *count* processes, yield the one that leads, and end all of them."""
+    try:
+        for _ in range(count):
+            replicas.start()
+        yield replicas.wait_leader()
+    finally:
+        replicas.close()
+
+
+@contextmanager
 def extender_replicas(plane: ControlPlane, *, count: int, options: tuple[str, ...] = ()) -> Iterator[ScheduleReplicas]:
     """Run *count* processes with *options*, and a kube-scheduler that asks the one that leads."""
     replicas = ScheduleReplicas(plane, leader_election=count > 1, options=options)
     with ExitStack() as stack:
-        stack.callback(replicas.close)
-        for _ in range(count):
-            replicas.start()
-        port = replicas.wait_leader().port
+        port = stack.enter_context(_started(replicas, count)).port
         if count > 1:
             port = stack.enter_context(forwarder(lambda: leader.port if (leader := replicas.leader()) else None))
         plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
@@ -156,11 +169,7 @@ def gate_controllers(
     replicas = ScheduleReplicas(
         plane, leader_election=count > 1, gate=True, webhook=False, options=options, access=access
     )
-    with ExitStack() as stack:
-        stack.callback(replicas.close)
-        for _ in range(count):
-            replicas.start()
-        replicas.wait_leader()
+    with _started(replicas, count):
         plane.start_scheduler()
         yield replicas
 
@@ -175,14 +184,11 @@ def gate_replicas(
     """
     replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True, options=options)
     with ExitStack() as stack:
-        stack.callback(replicas.close)
         port = stack.enter_context(forwarder(lambda: next((replica.webhook for replica in replicas.running), None)))
         _install_webhook(api, port)
         stack.callback(_remove_webhook, api)
         _install_certificates(plane)
-        for _ in range(count):
-            replicas.start()
-        replicas.wait_leader()
+        stack.enter_context(_started(replicas, count))
         _label_namespace(api, "enabled")
         stack.callback(_label_namespace, api, None)
         plane.start_scheduler()
@@ -223,7 +229,7 @@ def _remove_webhook(api: Api) -> None:
 def _label_namespace(api: Api, value: str | None) -> None:
     """Let pods of the namespace opt in, or no longer."""
     patch = {"metadata": {"labels": {LABEL: value}}}
-    api.request("PATCH", _DEFAULT, patch, content="application/merge-patch+json")
+    api.merge(_DEFAULT, patch)
 
 
 @contextmanager

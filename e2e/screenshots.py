@@ -7,12 +7,10 @@ import time
 from pathlib import Path
 
 from e2e import browser
-from e2e.browser import Browser
-from e2e.page_servers import running_agent, running_cluster
-from e2e.report_examples import write_reports
+from e2e.browser import PHONE, WIDE, Browser
+from e2e.page_servers import running_agent, running_cluster, write_reports
 from e2e.served_cluster import REPLICA_SET
 
-WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 NODES = 1500
 STEPS = 40  #: in which something happens, for the trends
 

@@ -1,26 +1,37 @@
 """A node whose observer offers markers, for tests of steering."""
-# ruff: noqa: S101
 
+import random
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from alignup.align import bits
 from alignup.documents.steering import MARKER_RESOURCE
-from e2e.api import PODS, RefusedError, until
+from e2e.api import PODS, Document, RefusedError, until
 from e2e.cluster_guest import NARROW
 from e2e.observed_node import OBSERVER, ObservedNode, make_container, make_pod
 
-Document = dict[str, Any]
-
 NODE = "node-a"
 INSTRUCTIONS = "/apis/alignup.dev/v1alpha1/steeringinstructions"
-MERGE = "application/merge-patch+json"
 #: One CPU of NUMA node 0 is free, and two of each other.
 FREE = (0, 1, 1, 2, 2, 3, 3)
 MARKERS = len(NARROW.nodes) * 110
 RETURN_SECONDS = 10.0  #: within which all markers are back after a fault
+
+
+def rounds(count: int) -> Iterator[dict[str, int]]:
+    """Return *count* pods with their NUMA nodes, in rounds that fill the node in an order that is not the kubelet's."""
+    order = random.Random(1)
+    numbers = iter(range(count))
+    left = count
+    while left:
+        places = list(FREE)
+        while places == sorted(places):
+            order.shuffle(places)
+        places = places[:left]
+        left -= len(places)
+        yield {f"pod-{next(numbers)}": numa for numa in places}
 
 
 @dataclass
@@ -50,7 +61,7 @@ class SteeredNode:
     def _write(self, spec: Document) -> int:
         api, kind = self.node.api, {"apiVersion": "alignup.dev/v1alpha1", "kind": "SteeringInstruction"}
         try:
-            written = api.request("PATCH", f"{INSTRUCTIONS}/{NODE}", {"spec": spec}, content=MERGE)
+            written = api.merge(f"{INSTRUCTIONS}/{NODE}", {"spec": spec})
         except RefusedError as error:
             if error.status != 404:
                 raise

@@ -3,35 +3,29 @@
 Both nodes have a DRA driver with GPUs on every NUMA node. No pod is rejected, none stays pending, and the printed table
 says how many claim pods have their CPUs beside their GPU.
 """
-# ruff: noqa: S101, T201
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from alignup.align import bits
 from e2e import cluster_guest, control_plane
-from e2e.api import PODS, until
+from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, WIDE
 from e2e.cluster_workloads import clear, count_pods
 from e2e.guest import Shape
-from e2e.observed_node import make_container, make_pod
+from e2e.marks import needs
+from e2e.observed_node import make_claim_pod, make_container, make_pod
+from tests.schedule.claim_objects import DRIVER, device_class, template
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 SHAPES = {"narrow": NARROW, "wide": WIDE}
-DRIVER = "gpu.example.com"
-GROUP = "/apis/resource.k8s.io/v1"
-CLAIMS, TEMPLATES = (f"{GROUP}/namespaces/default/{plural}" for plural in ("resourceclaims", "resourceclaimtemplates"))
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 #: Three and four CPUs of the wide node are free, and seven of the narrow one; each has four GPUs.
 CLAIM_PODS, PLAIN_PODS = 6, 4
-EVENTS = "/api/v1/namespaces/default/events"
 REQUIRE = "topology.alignup.dev/claims"
 
 
@@ -47,23 +41,15 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     with ClusterBed(tmp_path_factory.mktemp("cluster"), SHAPES, programs=programs) as cluster:
         for name, shape in SHAPES.items():
             for document in cluster.nodes[name].guest.ask("start_driver", name=DRIVER, devices=gpus(shape)):
-                cluster.api.request("POST", f"{GROUP}/resourceslices", document)
-        selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
-        cluster.api.request(
-            "POST", f"{GROUP}/deviceclasses", {"metadata": {"name": DRIVER}, "spec": {"selectors": selectors}}
-        )
-        request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER}}
-        template = {"metadata": {"name": "gpu"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
-        cluster.api.request("POST", TEMPLATES, template)
+                cluster.api.create(document)
+        cluster.api.create(device_class())
+        cluster.api.create(template())
         cluster.check("start")
         yield cluster
 
 
 def claim_pod(name: str, **annotations: str) -> Document:
-    container = make_container(cpu=1, memory="32Mi")
-    container["resources"]["claims"] = [{"name": "gpu"}]
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
-    pod = make_pod(name, container, schedulerName="default-scheduler", resourceClaims=claims)
+    pod = make_claim_pod(name, "gpus", make_container(cpu=1, memory="32Mi"))
     pod["metadata"]["annotations"] = annotations
     return pod
 
@@ -140,13 +126,11 @@ def test_a_pod_that_requires_alignment_never_starts_without_it(bed: ClusterBed, 
 
         def decided() -> str:
             pod = bed.api.pod("strict") or {"status": {"phase": ""}}
-            reasons = {
-                event["reason"] for event in bed.api.items(EVENTS) if event["involvedObject"]["name"] == "strict"
-            }
+            reasons = {event["reason"] for event in bed.api.events("strict")}
             waits = reasons & {"ClaimsNotAligned", "NoNode"}
             return "runs" if pod["status"]["phase"] == "Running" else "waits" if waits else ""
 
-        outcome = until("the pod runs, or waits with a reason", decided, detail=lambda: bed.api.items(EVENTS))
+        outcome = until("the pod runs, or waits with a reason", decided, detail=lambda: bed.api.events("strict"))
         if outcome == "runs":
             until("the claim is prepared", lambda: sum(alignment(bed)) == 1, detail=lambda: alignment(bed))
         print(f"{mode}: the pod {outcome}, aligned and not aligned: {alignment(bed)}", flush=True)

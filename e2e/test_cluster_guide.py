@@ -1,10 +1,7 @@
 """docs/cluster.md, line by line, on a real cluster that runs our container image."""
-# ruff: noqa: S101, T201
 
-import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +12,13 @@ from e2e import cluster_guest, cluster_images, control_plane
 from e2e.api import until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, WIDE
-from e2e.programs import not_installed
+from e2e.marks import needs
+from e2e.programs import not_installed, user_environment
 from tests.console_runner import ROOT, ConsoleCommand, difference, parse_commands
 
-WHY = cluster_guest.missing() or control_plane.missing(["kubectl"]) or not_installed(["apt-get", "dpkg-deb"])
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(
+    cluster_guest.missing() or control_plane.missing(["kubectl"]) or not_installed(["apt-get", "dpkg-deb"])
+)
 
 PAGE = ROOT / "docs" / "cluster.md"
 BLOCK = "console-cluster"  #: the language of blocks that need a cluster
@@ -29,7 +28,6 @@ BLOCK = "console-cluster"  #: the language of blocks that need a cluster
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     images = cluster_images.archives(tmp_path_factory.mktemp("images"))
     with ClusterBed(tmp_path_factory.mktemp("cluster"), {"narrow": NARROW, "wide": WIDE}, images=images) as cluster:
-        print(f"\nnodes ready after {cluster.seconds:.0f} s", flush=True)
         cluster.plane.start_scheduler()
         yield cluster
 
@@ -67,12 +65,8 @@ def follow(bed: ClusterBed, command: ConsoleCommand) -> None:
 
 def run(bed: ClusterBed, command: str) -> tuple[int, str]:
     """Run a command in the repository, as a user with kubectl and the plugin does."""
-    programs = (control_plane.program("kubectl").parent, Path(sys.executable).parent)
-    environment = {
-        **os.environ,
-        "KUBECONFIG": str(bed.plane.directory / "admin.kubeconfig"),
-        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
-    }
+    kubectl = control_plane.program("kubectl").parent
+    environment = user_environment(bed.plane.directory / "admin.kubeconfig", kubectl)
     done = subprocess.run(  # noqa: S602
         command, shell=True, cwd=ROOT, env=environment, text=True, capture_output=True, check=False
     )

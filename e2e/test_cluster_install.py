@@ -1,11 +1,8 @@
 """``deploy/kubernetes`` and the chart on a real API server: every object is accepted, and the permissions suffice."""
-# ruff: noqa: S101, S603
 
 import asyncio
-import os
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,37 +21,36 @@ from alignup.schedule.gate.release_patch import pinned_nodes, write_release
 from alignup.schedule.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
-from e2e.control_plane import ControlPlane
+from e2e.api import Api, until
+from e2e.control_plane import ADMIN
+from e2e.marks import needs
 from tests.deploy.chart import render_chart
-from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, find_program, of_kind, read_kustomization
+from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, of_kind, read_kustomization
 from tests.deploy.test_chart import without_hook
 from tests.observe.observed_machine import observe_once
 
-KUBECTL = find_program("kubectl")
-KUBE_SCHEDULER = find_program("kube-scheduler")
-WHY = control_plane.missing() or (None if KUBECTL else "not installed: kubectl")
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing() or control_plane.missing_kubectl()), pytest.mark.anyio]
 
 SECONDS = 60.0  #: for what takes milliseconds
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def api(api: Api) -> Api:
     """An API server on which everything was installed."""
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        path = plane.kubeconfig(tmp_path_factory.mktemp("access") / "config")
-        for directory in (BASE, SCHEDULE, SCHEDULER):
-            _kubectl(path, "apply", "--validate=strict", "-k", directory)
-        yield path
+    for directory in (BASE, SCHEDULE, SCHEDULER):
+        api.kubectl("apply", "--validate=strict", "-k", directory)
+    return api
 
 
-def _kubectl(kubeconfig: Path, *words: str | Path, stdin: str = "") -> str:
-    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    command = [KUBECTL or "", *words]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, input=stdin, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def kubeconfig(api: Api) -> Path:
+    return api.plane.kubeconfig(api.plane.directory / "config")
+
+
+@pytest.fixture
+async def admin(kubeconfig: Path) -> AsyncIterator[ApiClient]:
+    async with ApiClient(find_access(kubeconfig)) as client:
+        yield client
 
 
 def _account(kubeconfig: Path, name: str) -> Access:
@@ -74,30 +70,29 @@ def _observer(kubeconfig: Path, node: str) -> Access:
     return replace(access, headers=(*access.headers, where))
 
 
-def test_the_chart_makes_the_objects_that_kustomize_has_made(kubeconfig: Path) -> None:
+def test_the_chart_makes_the_objects_that_kustomize_has_made(api: Api) -> None:
     rendered = render_chart({name: {"enabled": True} for name in ("schedule", "scheduler")})
     text = yaml.safe_dump_all(map(without_hook, rendered))
 
-    assert _kubectl(kubeconfig, "apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
-    assert _kubectl(kubeconfig, "diff", "-f", "-", stdin=text) == ""
+    assert api.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=text)
+    assert api.kubectl("diff", "-f", "-", text=text) == ""
 
 
-async def test_the_permissions_suffice_for_an_observer(kubeconfig: Path, tmp_path: Path) -> None:
-    async with ApiClient(find_access(kubeconfig)) as admin:
-        await admin.create(NODES, {"metadata": {"name": "host-a"}})
-        problems = await observe(_observer(kubeconfig, "host-a"), observe_once(tmp_path / "kubelet"))
+async def test_the_permissions_suffice_for_an_observer(admin: ApiClient, kubeconfig: Path, tmp_path: Path) -> None:
+    await admin.create(NODES, {"metadata": {"name": "host-a"}})
+    problems = await observe(_observer(kubeconfig, "host-a"), observe_once(tmp_path / "kubelet"))
 
-        assert problems == ()
-        assert (await admin.get(HOST_STATES.at("host-a"))).generation == 1
-        topology = await admin.get(NODE_RESOURCE_TOPOLOGIES.at("host-a"))
-        assert topology.metadata.owner_references[0].kind == "Node"
+    assert problems == ()
+    assert (await admin.get(HOST_STATES.at("host-a"))).generation == 1
+    topology = await admin.get(NODE_RESOURCE_TOPOLOGIES.at("host-a"))
+    assert topology.metadata.owner_references[0].kind == "Node"
 
 
 async def test_an_observer_cannot_write_the_objects_of_another_node(kubeconfig: Path) -> None:
     refused = "the observer of node host-a must not write the objects of node host-b"
     async with ApiClient(_observer(kubeconfig, "host-a")) as client, asyncio.timeout(SECONDS):
         with pytest.raises(ForbiddenError, match=refused):
-            await _apply_again_and_again(client, "host-b")
+            await _again_and_again(lambda: client.apply(HOST_STATES.at("host-b"), {"problems": ["a lie"]}))
 
     async with ApiClient(_observer(kubeconfig, "host-b")) as client:
         await client.apply(HOST_STATES.at("host-b"), {"problems": ["true"]})
@@ -108,16 +103,9 @@ async def test_an_observer_cannot_write_the_objects_of_another_node(kubeconfig: 
             await client.apply(HOST_STATES.at("host-b"), {"problems": ["a lie"]})
 
 
-async def _apply_again_and_again(client: ApiClient, node: str) -> None:
-    while True:  # the API server takes a moment to learn of a new policy
-        await client.apply(HOST_STATES.at(node), {"problems": ["a lie"]})
-        await asyncio.sleep(0.1)
-
-
-async def test_an_observer_can_do_nothing_else(kubeconfig: Path) -> None:
-    can = _kubectl(
-        kubeconfig, "auth", "can-i", "--list", "--as=system:serviceaccount:alignup:alignup-observer", "--no-headers"
-    )
+def test_an_observer_can_do_nothing_else(api: Api) -> None:
+    account = "system:serviceaccount:alignup:alignup-observer"
+    can = api.kubectl("auth", "can-i", "--list", f"--as={account}", "--no-headers")
     granted = {line.split()[0] for line in can.splitlines() if not line.startswith((" ", "self", "["))}
     granted.discard("clustertrustbundles.certificates.k8s.io")  # which all service accounts may read
 
@@ -155,6 +143,7 @@ async def test_the_permissions_suffice_for_the_gate_controller_and_its_installat
     assert renewed.serving != made.serving  # it had another name
 
 
+OURS = {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}}  #: the patch of an annotation that is ours
 #: Those that the API server gives every pod, and one more.
 TOLERATIONS = [
     *(
@@ -177,18 +166,14 @@ OTHER_CHANGES = {
 }
 
 
-async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path) -> None:
+async def test_the_gate_controller_can_only_release_gated_pods(admin: ApiClient, kubeconfig: Path) -> None:
     gates = [{"name": GATE}, {"name": "example.com/other"}]
-    async with (
-        ApiClient(find_access(kubeconfig)) as admin,
-        ApiClient(_account(kubeconfig, "alignup-schedule")) as client,
-        asyncio.timeout(SECONDS),
-    ):
+    async with ApiClient(_account(kubeconfig, "alignup-schedule")) as client, asyncio.timeout(SECONDS):
         both = await _create_pod(admin, "both", gates)
         gated = await _create_pod(admin, "gated", gates[:1])
         plain = await _create_pod(admin, "plain", [])
         with pytest.raises(ForbiddenError, match="must not change pods without its scheduling gate"):
-            await _patch_again_and_again(client, plain)
+            await _again_and_again(lambda: client.patch(PODS.of(plain), OURS))
         for name, (patch, refusal) in OTHER_CHANGES.items():
             with pytest.raises(ForbiddenError) as caught:
                 await client.patch(PODS.of(both), patch)
@@ -204,26 +189,21 @@ async def test_the_gate_controller_can_only_release_gated_pods(kubeconfig: Path)
     assert pinned_nodes(released) == ("host-a",)
 
 
-async def test_only_alignup_writes_its_annotations(kubeconfig: Path) -> None:
+async def test_only_alignup_writes_its_annotations(admin: ApiClient, kubeconfig: Path) -> None:
     """Not even an administrator, and not a service account of the same name in another namespace."""
-    ours = {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}}
     headers = (
         ("Impersonate-User", "system:serviceaccount:default:alignup-schedule"),
         ("Impersonate-Group", "system:masters"),
     )
-    async with (
-        ApiClient(find_access(kubeconfig)) as admin,
-        ApiClient(_account(kubeconfig, "alignup-schedule")) as gate,
-        asyncio.timeout(SECONDS),
-    ):
+    async with ApiClient(_account(kubeconfig, "alignup-schedule")) as gate, asyncio.timeout(SECONDS):
         gated = await _create_pod(admin, "annotated", [{"name": GATE}])
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
-            await _patch_again_and_again(admin, gated)
+            await _again_and_again(lambda: admin.patch(PODS.of(gated), OURS))
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
-            await admin.patch(replace(PODS.of(gated), subresource="status"), ours)
+            await admin.patch(replace(PODS.of(gated), subresource="status"), OURS)
         async with ApiClient(replace(find_access(kubeconfig), headers=headers)) as impostor:
             with pytest.raises(ForbiddenError, match="only Alignup writes annotations"):
-                await impostor.patch(PODS.of(gated), ours)
+                await impostor.patch(PODS.of(gated), OURS)
         with pytest.raises(ForbiddenError, match="create the pod without them"):
             await _create_pod(admin, "forged", [], {"alignup.dev/node": "host-a"})
         await _create_pod(admin, "by-its-author", [], {"topology.alignup.dev/policy": "restricted"})
@@ -244,36 +224,40 @@ async def _create_pod(
     return await admin.create(PODS, {"metadata": metadata, "spec": spec}, namespace="default")
 
 
-async def _patch_again_and_again(client: ApiClient, pod: ApiPod) -> None:
+async def _again_and_again(write: Callable[[], Awaitable[object]]) -> None:
     while True:  # the API server takes a moment to learn of a new policy
-        await client.patch(PODS.of(pod), {"metadata": {"annotations": {"alignup.dev/node": "host-a"}}})
+        await write()
         await asyncio.sleep(0.1)
 
 
-@pytest.mark.skipif(KUBE_SCHEDULER is None, reason="not installed: kube-scheduler")
-def test_a_second_scheduler_leads_with_its_configuration_and_permissions(kubeconfig: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load(kubeconfig.read_text("utf-8"))
-    config["users"][0]["user"]["as"] = "system:serviceaccount:alignup:alignup-scheduler"
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), "utf-8")
+@needs(control_plane.missing(("kube-scheduler",)))
+def test_a_second_scheduler_leads_with_its_configuration_and_permissions(api: Api, tmp_path: Path) -> None:
+    user = {"token": ADMIN, "as": "system:serviceaccount:alignup:alignup-scheduler"}
+    access = api.plane.kubeconfig(tmp_path / "kubeconfig", user)
     (configuration,) = of_kind(read_kustomization(SCHEDULER), "ConfigMap")
     settings = yaml.safe_load(configuration["data"]["scheduler.yaml"])
-    settings["clientConnection"]["kubeconfig"] = str(tmp_path / "kubeconfig")
+    settings["clientConnection"]["kubeconfig"] = str(access)
     (tmp_path / "scheduler.yaml").write_text(yaml.safe_dump(settings), "utf-8")
 
     log = tmp_path / "log"
-    command = [KUBE_SCHEDULER or "", f"--config={tmp_path / 'scheduler.yaml'}", "--secure-port=0"]
+    command = [
+        str(control_plane.program("kube-scheduler")),
+        f"--config={tmp_path / 'scheduler.yaml'}",
+        "--secure-port=0",
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
-    until = time.monotonic() + SECONDS
+
+    def leads() -> bool:
+        assert process.poll() is None, log.read_text("utf-8")[-2000:]
+        return "Successfully acquired lease" in log.read_text("utf-8")
+
     try:
-        while "Successfully acquired lease" not in log.read_text("utf-8"):
-            assert process.poll() is None, log.read_text("utf-8")[-2000:]
-            assert time.monotonic() < until, log.read_text("utf-8")[-2000:]
-            time.sleep(0.2)
+        until("it leads", leads, detail=lambda: log.read_text("utf-8")[-2000:])
     finally:
         process.kill()
         process.wait()
 
-    lease = _kubectl(kubeconfig, "get", "lease", "-n", "alignup", "alignup-scheduler", "-o=jsonpath={.spec}")
+    lease = api.kubectl("get", "lease", "-n", "alignup", "alignup-scheduler", "-o=jsonpath={.spec}")
     assert "holderIdentity" in lease
     assert "forbidden" not in log.read_text("utf-8")

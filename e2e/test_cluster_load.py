@@ -1,5 +1,4 @@
 """The checks of ``e2e.cluster_load`` can fail; no program of Kubernetes is needed, only the simulated API server."""
-# ruff: noqa: S101
 
 import asyncio
 import json
@@ -15,7 +14,7 @@ from alignup.testing.api_server import ApiServer
 from e2e import cluster_load
 from e2e.cluster_load import ClusterLoad, LoadedNodes, PersistentClient, check_load, check_memory, replace_nodes
 from e2e.definitions import define_host_states
-from e2e.test_schedule import pod
+from e2e.simulated_cluster import pod
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +30,7 @@ async def client() -> AsyncIterator[PersistentClient]:
 @pytest.fixture
 async def load(client: PersistentClient) -> AsyncIterator[ClusterLoad]:
     """One node, and no pods yet."""
-    nodes = LoadedNodes(client, random.Random(1))  # noqa: S311
+    nodes = LoadedNodes(client, random.Random(1))
     await nodes.add("node-0")
     async with nodes.working():
         yield ClusterLoad(client, nodes, rate=10.0, gated=0.0, seed=1)

@@ -1,5 +1,4 @@
 """The observer and ``alignup cluster`` beside a real kubelet, on one node that goes through a script of changes."""
-# ruff: noqa: S101
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,10 +9,10 @@ from e2e import cluster_guest
 from e2e.api import PODS
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, kubelet_config
+from e2e.marks import needs
 from e2e.observed_node import OBSERVER, ObservedNode, make_container, make_pod
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 NODE = "node-a"
 SHAPE = replace(NARROW, hugepages={1: 16, 2: 8})
@@ -30,7 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedNode]:
         observed.timings["start"] = bed.seconds
         yield observed
     for step, seconds in observed.timings.items():
-        print(f"{seconds:6.1f} s  {step}")  # noqa: T201
+        print(f"{seconds:6.1f} s  {step}")
 
 
 def test_what_is_published_and_predicted_is_what_the_kubelet_does(node: ObservedNode) -> None:
@@ -40,27 +39,16 @@ def test_what_is_published_and_predicted_is_what_the_kubelet_does(node: Observed
 def live(node: ObservedNode) -> None:
     """Take the node through everything that can happen to it."""
     node.check("idle")
-    start_plugins(node)
+    start_plugin(node, "gpu", GPUS)
+    start_plugin(node, "nic", NICS)
     send_pods(node)
     end_pods(node)
     restart_programs(node)
     change_configuration(node)
 
 
-def start_plugins(node: ObservedNode) -> None:
-    for name, devices in (("gpu", GPUS), ("nic", NICS)):
-        start_plugin(node, name, devices)
-
-
 def start_plugin(node: ObservedNode, name: str, devices: Mapping[str, list[int] | None]) -> None:
-    offer = {
-        "resource": f"example.com/{name}",
-        "devices": [{"id": id_, "nodes": nodes} for id_, nodes in devices.items()],
-        "preferred": False,
-        "pre_start_required": False,
-        "endpoint": f"{name}.sock",
-    }
-    node.guest.ask("start", offer=offer)
+    node.guest.ask("start_plugin", resource=f"example.com/{name}", devices=devices)
     node.check(f"plugin {name}")
 
 
@@ -115,7 +103,7 @@ def restart_programs(node: ObservedNode) -> None:
     node.check("an unhealthy device")
     guest.ask("set_devices", resource="example.com/gpu", devices="1@0,2@1,1@3,1@2")
     node.check("other devices")
-    guest.ask("stop", resource="example.com/nic")
+    guest.ask("stop_plugin", resource="example.com/nic")
     node.check("a plugin has stopped", problem=STOPPED)
     node.send(make_pod("no-nic", make_container(nic=1)), problem=STOPPED)
     node.restart_kubelet(kubelet_config())

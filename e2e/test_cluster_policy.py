@@ -3,28 +3,24 @@
 Every pod could be on one NUMA node: a node has two, with 3 and 4 free CPUs. So a pod that demands ``restricted`` or
 ``single-numa-node`` has all its CPUs and memory on one of them, also on the nodes with ``none`` and ``best-effort``.
 """
-# ruff: noqa: S101, T201
 
 import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from alignup.align.workload.names import POLICY_ANNOTATION
 from e2e import cluster_guest
-from e2e.api import PODS, until
+from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE
 from e2e.cluster_workloads import clear, create_pod, settle
+from e2e.marks import needs
 from e2e.observed_node import is_admitted, make_container
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 POLICIES = {"plain": "none", "loose": "best-effort", "strict": "single-numa-node"}  #: by node
 COUNT = int(os.environ.get("ALIGNUP_CLUSTER_PODS", "40"))
@@ -38,14 +34,12 @@ REJECTED = "TopologyAffinityError"
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     shapes = dict.fromkeys(POLICIES, WIDE)
     with ClusterBed(tmp_path_factory.mktemp("cluster"), shapes, policies=POLICIES) as cluster:
-        print(f"\nnodes ready after {cluster.seconds:.0f} s", flush=True)
-        cluster.check("start")
         yield cluster
 
 
 def run_pods(bed: ClusterBed, scheduler: str) -> Counter[tuple[str, str]]:
     """Create the pods, and end all that run, until none is left; count them by demand and outcome."""
-    chance = random.Random(SEED)  # noqa: S311
+    chance = random.Random(SEED)
     for number in range(COUNT):
         demand = DEMANDS[number % len(DEMANDS)]
         container = make_container(cpu=chance.choice((1, 2, 2, 3, 4)), memory="32Mi")

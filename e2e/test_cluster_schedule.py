@@ -2,12 +2,9 @@
 
 ``ALIGNUP_CLUSTER_WORKLOADS="S1 S2"`` and ``ALIGNUP_CLUSTER_PODS=8`` run less.
 """
-# ruff: noqa: S101, T201
 
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -20,11 +17,12 @@ from e2e.cluster_bed import ClusterBed
 from e2e.cluster_faults import FaultyCluster, start_plugins
 from e2e.cluster_guest import NARROW, WIDE
 from e2e.cluster_workloads import PodCounts, Workload, clear, count_pods, create_pod, workloads
+from e2e.marks import needs
 from e2e.observed_node import make_container
+from e2e.programs import run_alignup
 from e2e.schedule_replicas import ScheduleReplicas
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 SHAPES = {"narrow": NARROW, "wide": WIDE, "wide-2": WIDE}
 #: The number of pods of S4 and of the run with faults, and the names of the workloads to run.
@@ -33,7 +31,6 @@ NAMES = os.environ.get("ALIGNUP_CLUSTER_WORKLOADS", "S1 S2 S3 S4 S5 S5b").split(
 CHOSEN = [workload for workload in workloads(*SHAPES, pods=COUNT) if workload.name in NAMES]
 MODES = ("extender", "gate")
 FAULTY = ("wide", "wide-2")  #: where plugins, kubelets and observers stop and come again
-EVENTS = "/api/v1/namespaces/default/events"
 #: Why a kubelet may decide otherwise although a prediction was right when it was made; see docs/why/placement.md.
 FAULTS = {"kubelet_restart", "readmission", "devices", "foreign_pod", "host_resources", "pod_end"}
 
@@ -42,8 +39,6 @@ FAULTS = {"kubelet_restart", "readmission", "devices", "foreign_pod", "host_reso
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     """A cluster of each version of Kubernetes."""
     with ClusterBed(tmp_path_factory.mktemp("cluster"), SHAPES, programs=request.param) as cluster:
-        print(f"\nnodes with {control_plane.version(request.param)} ready after {cluster.seconds:.0f} s", flush=True)
-        cluster.check("start")
         yield cluster
 
 
@@ -150,12 +145,10 @@ def test_a_pod_that_fits_nowhere_waits_with_a_reason_and_runs_when_there_is_room
 
 def messages(bed: ClusterBed, name: str) -> str:
     """Return the events of a pod, as ``kubectl describe`` shows them."""
-    events = [event for event in bed.api.items(EVENTS) if event["involvedObject"]["name"] == name]
-    return "\n".join(f"{event.get('reason')}: {event.get('message')}" for event in events)
+    return "\n".join(f"{event.get('reason')}: {event.get('message')}" for event in bed.api.events(name))
 
 
 def why(bed: ClusterBed, name: str) -> str:
     """Return what ``kubectl alignup why`` prints."""
-    access = str(bed.plane.directory / "admin.kubeconfig")
-    command = [sys.executable, "-m", "alignup", "cluster", "why", name, "--kubeconfig", access]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
+    access = bed.plane.directory / "admin.kubeconfig"
+    return run_alignup("cluster", "why", name, "--kubeconfig", access).stdout

@@ -7,13 +7,12 @@ soak-cluster`` runs it at full length, which takes more than an hour. These vari
     ALIGNUP_SOAK_STANDBY   kills of a leader with standby  ALIGNUP_SOAK_MINUTES   of churn
     ALIGNUP_SOAK_OUTAGE    seconds without API server
 """
-# ruff: noqa: S101
 
 import asyncio
 import os
 import random
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -22,12 +21,12 @@ import pytest
 from e2e import control_plane
 from e2e.cluster_load import ClusterLoad, check_load, check_memory, loaded_cluster, replace_nodes
 from e2e.control_plane import ControlPlane, extenders
+from e2e.marks import needs
 from e2e.schedule_replicas import ScheduleReplicas, forwarder
 from e2e.watch_faults import WatchFaults, disturbed
 from tests.effort import SEED, rounds
 
-WHY = control_plane.missing(("kube-apiserver", "kube-scheduler"))
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing(("kube-apiserver", "kube-scheduler"))), pytest.mark.anyio]
 
 KILLS = int(os.environ.get("ALIGNUP_SOAK_KILLS", rounds(2, soak=90)))
 STANDBY_KILLS = int(os.environ.get("ALIGNUP_SOAK_STANDBY", rounds(1, soak=10)))
@@ -35,15 +34,8 @@ RATE = float(os.environ.get("ALIGNUP_SOAK_RATE", "10"))
 MINUTES = float(os.environ.get("ALIGNUP_SOAK_MINUTES", rounds(1, soak=20)))
 OUTAGE_SECONDS = float(os.environ.get("ALIGNUP_SOAK_OUTAGE", rounds(5, soak=60)))
 NODES = 24
-FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
 PODS_BETWEEN_KILLS = 8
 JUMPS = (3600.0, -3600.0, 0.0)  #: seconds by which the time of day of the service is wrong
-
-
-@pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path, nodes=("none",), flags=FLAGS) as control:
-        yield control
 
 
 @asynccontextmanager
@@ -76,7 +68,7 @@ async def test_no_pod_is_rejected_however_often_the_service_is_killed(
 ) -> None:
     gate = front == "gate"
     replicas = ScheduleReplicas(plane, leader_election=standby, gate=gate, webhook=False)
-    chance, count = random.Random(SEED), 2 if standby else 1  # noqa: S311
+    chance, count = random.Random(SEED), 2 if standby else 1
     detail = lambda: plane.log("alignup-schedule", 4000)  # noqa: E731
     kills = STANDBY_KILLS if standby else KILLS
     async with running(plane, replicas, count=count, extender=not gate, gated=float(gate)) as load:

@@ -1,5 +1,5 @@
 """bash, zsh and fish complete files, machines, and the pods of a running agent with the scripts that Alignup prints."""
-# ruff: noqa: S101, S603, S606, S607
+# ruff: noqa: S606
 
 import os
 import pty

@@ -1,5 +1,4 @@
 """Run the agent under the restrictions of ``deploy/alignup-agent.service``."""
-# ruff: noqa: S101, S603
 
 import os
 import shlex
@@ -7,18 +6,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from e2e.programs import not_installed
+from e2e.marks import needs
+from e2e.programs import ROOT, not_installed, run_alignup
+from tests.deadlines import wait_for
 from tests.short_paths import short_directory
 from tests.systemd_units import settings
 
-ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "alignup-agent.service"
 PROGRAMS = ("setpriv", "systemd-analyze")
@@ -42,7 +41,7 @@ def missing() -> str | None:
     return not_installed(PROGRAMS)
 
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=str(missing()))
+pytestmark = needs(missing())
 
 
 class Service:
@@ -75,16 +74,13 @@ class Service:
         return self.listener.recv(4096).decode()
 
     def alignup(self, *words: str) -> str:
-        agent = f"--agent=unix:{self.place}/root/agent.sock"
-        command = [sys.executable, "-m", "alignup", *words, agent]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        done = run_alignup(*words, f"--agent=unix:{self.place}/root/agent.sock")
         return done.stdout + done.stderr
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + TIMEOUT
-        while not condition():
-            assert time.monotonic() < until, self.alignup("ps", "-o", "wide")
-            time.sleep(0.3)
+    def wait_shown(self, text: str) -> None:
+        """Wait until ``alignup ps`` prints *text*."""
+        describe = lambda: self.alignup("ps", "-o", "wide")  # noqa: E731
+        wait_for(lambda: text in self.alignup("ps"), describe=describe, seconds=TIMEOUT, interval=0.3)
 
 
 @pytest.fixture
@@ -103,7 +99,7 @@ def test_a_confined_agent_admits_and_releases_a_pod(service: Service) -> None:
     assert int(status["CapEff"], 16).bit_count() == len(settings(UNIT)["CapabilityBoundingSet"].split())
 
     (service.manifests / "web.yaml").write_text(POD)
-    service.wait_until(lambda: "default/web  admitted" in service.alignup("ps"))
+    service.wait_shown("default/web  admitted")
 
     (service.manifests / "web.yaml").unlink()
-    service.wait_until(lambda: "No pods found." in service.alignup("ps"))
+    service.wait_shown("No pods found.")

@@ -1,5 +1,4 @@
 """Discovery in a real kernel finds the hardware of the guest."""
-# ruff: noqa: S101
 
 from pathlib import Path
 
@@ -8,13 +7,12 @@ import pytest
 from alignup.machines import load
 from e2e import disk
 from e2e.guest import missing
+from e2e.marks import needs
 from e2e.record_machines import SHAPES, record_guest
 from tests.discover import expected
 
-WHY = missing()
 
-
-@pytest.mark.skipif(WHY is not None, reason=str(WHY))
+@needs(missing())
 @pytest.mark.parametrize("name", ["guest-4n-2s"])
 def test_discovery_finds_the_shape_of_a_guest(tmp_path: Path, name: str) -> None:
     archive, guest = record_guest(SHAPES[name], image=disk.make(tmp_path))

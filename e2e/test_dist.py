@@ -2,7 +2,6 @@
 
 pip, pipx and uv get the libraries from the package index that they are configured to use.
 """
-# ruff: noqa: S101, S603, S607
 
 import os
 import shutil
@@ -49,10 +48,8 @@ def test_it_installs_and_runs_in_an_empty_environment(built: Path, tmp_path: Pat
         timeout=TIMEOUT,
     )
 
-    def run(*words: str) -> str:
-        command = [str(tmp_path / "venv" / "bin" / words[0]), *words[1:]]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=TIMEOUT)
-        return str(done.stdout)
+    def run(program: str, *words: str) -> str:
+        return _output([tmp_path / "venv" / "bin" / program, *words], tmp_path)
 
     assert run("alignup", "-V").startswith(f"alignup {__version__} (commit ")
     assert "2 NUMA nodes" in run("alignup", "machine", "show", "numa:2 core:2 pu:1")

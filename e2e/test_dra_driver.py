@@ -3,35 +3,30 @@
 What they answer is compared with the recordings in ``tests/kubernetes/data/dra``, which other tests use;
 ``ALIGNUP_RECORD=1`` writes them again.
 """
-# ruff: noqa: S101
 
 import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from e2e import cluster_guest
-from e2e.api import NODES, PODS, Api, until
+from e2e.api import NODES, PODS, Api, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, ClusterGuest
 from e2e.guest_kubelet import KUBELET_ACCESS
-from e2e.observed_node import make_container, make_pod
+from e2e.marks import needs
+from e2e.observed_node import make_claim_pod, make_container, make_pod
+from tests.schedule.claim_objects import device_class, template
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 NODE, DRIVER = "node-a", "gpu.example.com"
 EXTENDED, IMPLICIT = "example.com/gpu", f"deviceclass.resource.kubernetes.io/{DRIVER}"
-EVENTS = "/api/v1/namespaces/default/events"
 GROUP = "/apis/resource.k8s.io/v1"
-SLICES, CLASSES = f"{GROUP}/resourceslices", f"{GROUP}/deviceclasses"
-CLAIMS, TEMPLATES = (f"{GROUP}/namespaces/default/{plural}" for plural in ("resourceclaims", "resourceclaimtemplates"))
+SLICES, CLAIMS = f"{GROUP}/resourceslices", f"{GROUP}/namespaces/default/resourceclaims"
 PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
 #: One GPU on each of four NUMA nodes.
 GPUS = [
@@ -45,8 +40,7 @@ GPUS = [
     }
     for node in range(4)
 ]
-SELECTORS = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
-ON_NODE_2 = [{"cel": {"expression": "device.attributes['resource.kubernetes.io'].numaNode == 2"}}]
+ON_NODE_2 = "device.attributes['resource.kubernetes.io'].numaNode == 2"
 RECORDINGS = Path(__file__).parents[1] / "tests" / "kubernetes" / "data" / "dra"
 RECORD = bool(os.environ.get("ALIGNUP_RECORD"))
 
@@ -57,13 +51,12 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     with ClusterBed(tmp_path_factory.mktemp("cluster"), {NODE: NARROW}, images={}) as cluster:
         cluster.plane.start_scheduler()
         for document in cluster.nodes[NODE].guest.ask("start_driver", name=DRIVER, devices=GPUS):
-            check_recording("resource_slice", cluster.api.request("POST", SLICES, document))
-        request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "selectors": ON_NODE_2}}
-        template = {"metadata": {"name": "gpu-on-2"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
-        check_recording("resource_claim_template", cluster.api.request("POST", TEMPLATES, template))
-        for name, fields in ((DRIVER, {}), ("extended-gpu", {"extendedResourceName": EXTENDED})):
-            document = {"metadata": {"name": name}, "spec": {"selectors": SELECTORS, **fields}}
-            check_recording(f"device_class_{name}", cluster.api.request("POST", CLASSES, document))
+            check_recording("resource_slice", cluster.api.create(document))
+        on_2 = template("gpu-on-2", class_name=DRIVER, selector=ON_NODE_2)
+        check_recording("resource_claim_template", cluster.api.create(on_2))
+        for name, resource in ((DRIVER, ""), ("extended-gpu", EXTENDED)):
+            document = device_class(name, extended=resource, selector=f"device.driver == '{DRIVER}'")
+            check_recording(f"device_class_{name}", cluster.api.create(document))
         yield cluster
 
 
@@ -83,10 +76,7 @@ def guest(bed: ClusterBed) -> Iterator[ClusterGuest]:
 
 def claim_pod(name: str) -> Document:
     """Return a pod of one CPU with a GPU on NUMA node 2."""
-    container = make_container(cpu=1, memory="32Mi")
-    container["resources"]["claims"] = [{"name": "gpu"}]
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu-on-2"}]
-    return make_pod(name, container, schedulerName="default-scheduler", resourceClaims=claims)
+    return make_claim_pod(name, "gpu-on-2", make_container(cpu=1, memory="32Mi"))
 
 
 def extended_pod(name: str, resource: str, count: int) -> Document:
@@ -152,7 +142,7 @@ def test_a_pod_starts_once_its_claim_can_be_prepared(api: Api, guest: ClusterGue
     guest.ask("fail_claim", name=DRIVER, claim="*", fault={})
     # The kubelet tries again after 60 to 90 seconds, or when the pod changes.
     change = {"metadata": {"annotations": {"example.com/try": "again"}}}
-    api.request("PATCH", f"{PODS}/late", change, content="application/merge-patch+json")
+    api.merge(f"{PODS}/late", change)
     started = api.wait_phase("late", "Running", "Failed")
 
     assert pod is not None
@@ -191,20 +181,13 @@ def test_devices_of_a_plugin_reject_a_pod_with_a_claim_for_the_same_resource(api
     def allocatable() -> object:
         return (api.get(f"{NODES}/{NODE}") or {})["status"]["allocatable"].get(EXTENDED)
 
-    offer = {
-        "resource": EXTENDED,
-        "devices": [{"id": "old-0", "nodes": [3]}],
-        "preferred": False,
-        "pre_start_required": False,
-        "endpoint": "gpu.sock",
-    }
-    guest.ask("start", offer=offer)
+    guest.ask("start_plugin", resource=EXTENDED, devices={"old-0": [3]})
     until("the plugin's device is allocatable", lambda: allocatable() == "1")
     api.request("POST", PODS, extended_pod("by-plugin", EXTENDED, 1))
     by_plugin = api.wait_phase("by-plugin", "Running", "Failed")
     container = only_container(listed(guest))
     api.delete("by-plugin")
-    guest.ask("stop", resource=EXTENDED)
+    guest.ask("stop_plugin", resource=EXTENDED)
     until("the plugin's device is not allocatable", lambda: allocatable() == "0")
     calls = guest.ask("driver_state", name=DRIVER)[PREPARE]
     api.request("POST", PODS, extended_pod("rejected", EXTENDED, 1))
@@ -225,8 +208,7 @@ def test_the_program_publishes_and_prepares_with_the_permissions_of_the_kubelet(
     guest.ask("start_alignup", name="nic", module="alignup.testing.dra_driver", words=words)
     log: Callable[[], object] = lambda: guest.ask("log", name="nic")  # noqa: E731
     until("the slice is published", lambda: api.get(f"{SLICES}/{NODE}-nic.example.com-0"), detail=log)
-    selectors = [{"cel": {"expression": "device.driver == 'nic.example.com'"}}]
-    api.request("POST", CLASSES, {"metadata": {"name": "nic.example.com"}, "spec": {"selectors": selectors}})
+    api.create(device_class("nic.example.com", selector="device.driver == 'nic.example.com'"))
     api.request("POST", PODS, extended_pod("nic", "deviceclass.resource.kubernetes.io/nic.example.com", 2))
     pod = api.wait_phase("nic", "Running", "Failed", detail=log)
 
@@ -245,16 +227,13 @@ def test_slices_of_a_stopped_driver_are_removed(api: Api, guest: ClusterGuest) -
 
     guest.ask("change_driver", name=DRIVER, to="start")
     del document["metadata"]["resourceVersion"], document["metadata"]["uid"]
-    api.request("POST", SLICES, document)
+    api.create({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **document})
 
     assert api.wait_phase("waiting", "Running", "Failed")["status"]["phase"] == "Running"
 
 
 def find_event(api: Api, pod: str, reason: str) -> Document | None:
-    events = api.items(EVENTS)
-    return next(
-        (event for event in events if event["involvedObject"]["name"] == pod and event["reason"] == reason), None
-    )
+    return next((event for event in api.events(pod) if event["reason"] == reason), None)
 
 
 def check_recording(name: str, document: Document) -> None:

@@ -1,5 +1,4 @@
 """What an extender sees of claims in a real scheduler, and what becomes of them if it refuses; without kubelets."""
-# ruff: noqa: S101
 
 import json
 from collections.abc import Iterator
@@ -8,24 +7,21 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
 from alignup.testing import DraDriver
 from e2e import control_plane
-from e2e.api import NODES, PODS, Api, until
+from e2e.api import NODES, PODS, Api, Document, until
 from e2e.control_plane import ControlPlane
+from e2e.marks import needs
+from e2e.simulated_cluster import FLAGS, claim_pod, extended_pod
+from tests.schedule.claim_objects import DRIVER, device_class, template
 
-WHY = control_plane.missing(("kube-apiserver", "kube-scheduler", "kube-controller-manager"))
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(control_plane.missing(("kube-apiserver", "kube-scheduler", "kube-controller-manager")))
 
-Document = dict[str, Any]
-
-DRIVER, HOSTS = "gpu.example.com", ("node-a", "node-b")
-EXTENDED = f"deviceclass.resource.kubernetes.io/{DRIVER}"
-GROUP = "/apis/resource.k8s.io/v1"
-CLAIMS, TEMPLATES = (f"{GROUP}/namespaces/default/{plural}" for plural in ("resourceclaims", "resourceclaimtemplates"))
+HOSTS = ("node-a", "node-b")
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 REFUSED = "the CPUs cannot be beside the GPU"
 
 
@@ -91,8 +87,7 @@ class Extender:
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Two nodes with two GPUs each."""
-    flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
-    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=flags, nodes=("none",)) as control:
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=FLAGS, nodes=("none",)) as control:
         api = Api(control)
         control.start_controllers()
         for name in HOSTS:
@@ -100,12 +95,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
             api.request("POST", NODES, {"metadata": metadata, "status": {"allocatable": amounts, "capacity": amounts}})
             for document in DraDriver(DRIVER, "1@0,1@1", directory=Path("unused"), node=name).slices():
-                api.request("POST", f"{GROUP}/resourceslices", document)
-        selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
-        api.request("POST", f"{GROUP}/deviceclasses", {"metadata": {"name": DRIVER}, "spec": {"selectors": selectors}})
-        requests = [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]
-        template = {"metadata": {"name": "one-gpu"}, "spec": {"spec": {"devices": {"requests": requests}}}}
-        api.request("POST", TEMPLATES, template)
+                api.create(document)
+        api.create(device_class())
+        api.create(template())
         yield control
 
 
@@ -121,17 +113,6 @@ def extender(plane: ControlPlane) -> Iterator[Extender]:
         until("the claims are gone", lambda: not made.api.items(CLAIMS))
 
 
-def make_pod(**spec: object) -> Document:
-    resources = {"limits": {"cpu": "1", "memory": "1Gi", **({} if spec else {EXTENDED: "1"})}}
-    claims = {"claims": [{"name": "gpu"}]} if spec else {}
-    container = {"name": "app", "image": "app:1", "resources": {**resources, **claims}}
-    return {"metadata": {"name": "app"}, "spec": {"containers": [container], **spec}}
-
-
-def claim_pod() -> Document:
-    return make_pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}])
-
-
 def wait_bound(api: Api) -> Document:
     def bound() -> Document | None:
         pod = api.pod("app")
@@ -140,7 +121,7 @@ def wait_bound(api: Api) -> Document:
     return until("the pod is bound", bound)
 
 
-@pytest.mark.parametrize("pod", [claim_pod(), make_pod()], ids=["claim", "extended resource"])
+@pytest.mark.parametrize("pod", [claim_pod("app", 1), extended_pod("app")], ids=["claim", "extended resource"])
 def test_claims_are_allocated_before_the_extender_binds(extender: Extender, pod: Document) -> None:
     extender.api.request("POST", PODS, pod)
     node = wait_bound(extender.api)["spec"]["nodeName"]
@@ -150,7 +131,7 @@ def test_claims_are_allocated_before_the_extender_binds(extender: Extender, pod:
 
 def test_a_claim_stays_allocated_if_the_extender_does_not_bind(extender: Extender) -> None:
     extender.bind_refusals = 2
-    extender.api.request("POST", PODS, claim_pod())
+    extender.api.request("POST", PODS, claim_pod("app", 1))
     node = wait_bound(extender.api)["spec"]["nodeName"]
 
     again = [("filter", (node,), True, False), ("bind", (node,), True, True)]
@@ -159,7 +140,7 @@ def test_a_claim_stays_allocated_if_the_extender_does_not_bind(extender: Extende
 
 def test_a_claim_is_allocated_elsewhere_if_the_filter_refuses_its_node(extender: Extender) -> None:
     extender.bind_refusals, extender.refuse_allocated = 1, True
-    extender.api.request("POST", PODS, claim_pod())
+    extender.api.request("POST", PODS, claim_pod("app", 1))
     node = wait_bound(extender.api)["spec"]["nodeName"]
 
     (refused,) = extender.avoided
@@ -175,7 +156,7 @@ def test_a_claim_is_allocated_elsewhere_if_the_filter_refuses_its_node(extender:
 
 def test_the_claim_of_an_extended_resource_is_made_anew_if_the_extender_does_not_bind(extender: Extender) -> None:
     extender.bind_refusals = 1
-    extender.api.request("POST", PODS, make_pod())
+    extender.api.request("POST", PODS, extended_pod("app"))
     wait_bound(extender.api)
 
     allocated = [call[:1] + call[2:] for call in extender.calls]
@@ -184,9 +165,7 @@ def test_the_claim_of_an_extended_resource_is_made_anew_if_the_extender_does_not
 
 
 def test_a_gated_pod_has_its_claim_which_is_not_allocated(extender: Extender) -> None:
-    pod = claim_pod()
-    pod["spec"]["schedulingGates"] = [{"name": "example.com/gate"}]
-    extender.api.request("POST", PODS, pod)
+    extender.api.request("POST", PODS, claim_pod("app", 1, gated=True))
 
     status = until("the claim is named", lambda: (extender.api.pod("app") or {})["status"].get("resourceClaimStatuses"))
 

@@ -3,40 +3,35 @@
 Without a kubelet, a real API server shows that it accepts the reader, that nothing of it stays, and that the
 permissions of the page suffice.
 """
-# ruff: noqa: S101, S603
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from alignup.collect import collection as archives
 from alignup.collect.collection import Part
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.machines import load
 from e2e import cluster_guest, control_plane
-from e2e.api import Api, until
+from e2e.api import PODS, Api, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW
 from e2e.control_plane import STRANGER, ControlPlane
 from e2e.definitions import DEPLOYED
 from e2e.guest_kubelet import IMAGE
 from e2e.observed_node import install_observer
+from e2e.programs import user_environment
 from tests.collect.clusters import NODE, SECRET, busy_kubelet, rejected_pod
 from tests.observe.api_objects import state_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "first-five-minutes.md"
-PODS = "/api/v1/namespaces/default/pods"
 READERS = "/api/v1/namespaces/kube-system/pods"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SECONDS = 300  #: the first five minutes
 AMOUNTS = {"cpu": "3", "memory": "16Mi"}  #: no NUMA node of the guest has three CPUs
 POD = {
@@ -61,9 +56,7 @@ def commands() -> str:
 
 def run(*words: str | Path, kubeconfig: Path, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
     """Run a program with the programs of this project and of Kubernetes."""
-    programs = [str(Path(sys.executable).parent), str(control_plane.program("kubectl").parent)]
-    path = os.pathsep.join([*programs, os.environ["PATH"]])
-    env = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
+    env = user_environment(kubeconfig, control_plane.program("kubectl").parent)
     return subprocess.run(
         [*map(str, words)], input=text, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
     )
@@ -167,17 +160,6 @@ def collect(
     return run("alignup", "collect", pod, "--yes", *words, kubeconfig=access, cwd=work)
 
 
-def allow(api: Api, name: str, *rules: dict[str, Any], namespace: str = "") -> None:
-    """Give the stranger a role, in a namespace or in all."""
-    kind, path = ("Role", f"{RBAC}/namespaces/{namespace}/") if namespace else ("ClusterRole", f"{RBAC}/")
-    metadata = {"name": name}
-    api.request("POST", f"{path}{kind.lower()}s", {"metadata": metadata, "rules": list(rules)})
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-    binding = {"metadata": metadata, "subjects": [subject], "roleRef": role}
-    api.request("POST", f"{path}{kind.lower()}bindings", binding)
-
-
 def rule(verbs: str, resources: str, group: str = "") -> dict[str, Any]:
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
@@ -210,7 +192,7 @@ def test_the_permissions_of_the_page_suffice(cluster: Api, tmp_path: Path) -> No
     refused = collect(cluster, tmp_path, user=stranger)
     assert (refused.returncode, "It needs permission to get the pod" in refused.stderr) == (1, True)
 
-    allow(cluster, "pod", rule("get", "pods"), namespace="default")
+    cluster.allow_stranger("pod", rule("get", "pods"), namespace="default")
     alone = collect(cluster, tmp_path, user=stranger)
     assert alone.returncode == 1
     for needed in ("get nodes", "get nodes/proxy", "list pods in all namespaces", "list events in namespace default"):
@@ -218,9 +200,11 @@ def test_the_permissions_of_the_page_suffice(cluster: Api, tmp_path: Path) -> No
     assert "needs permission to create, get and delete pods and get pods/log in namespace kube-system" in alone.stderr
     assert archives.read(tmp_path / "default-web.tar.gz").parts.keys() == {Part.POD}
 
-    allow(cluster, "events", rule("list", "events"), namespace="default")
-    allow(cluster, "nodes", rule("get", "nodes nodes/proxy"), rule("list", "pods"))
-    allow(cluster, "readers", rule("create get delete", "pods"), rule("get", "pods/log"), namespace="kube-system")
+    cluster.allow_stranger("events", rule("list", "events"), namespace="default")
+    cluster.allow_stranger("nodes", rule("get", "nodes nodes/proxy"), rule("list", "pods"))
+    cluster.allow_stranger(
+        "readers", rule("create get delete", "pods"), rule("get", "pods/log"), namespace="kube-system"
+    )
     done = collect(cluster, tmp_path, "--timeout", "2", user=stranger)
     missing = archives.read(tmp_path / "default-web.tar.gz").index.missing
     # No kubelet runs.
@@ -232,7 +216,7 @@ def test_the_permissions_of_the_page_suffice(cluster: Api, tmp_path: Path) -> No
 
 
 def test_a_host_state_gives_the_answer_without_a_reader(cluster: Api, tmp_path: Path) -> None:
-    cluster.define(yaml.safe_load((DEPLOYED / "crds" / "hoststates.yaml").read_text("utf-8")))
+    cluster.define(DEPLOYED / "crds" / "hoststates.yaml")
     cluster.request("POST", HOST_STATES.path(), state_of("host-b", busy_kubelet()))
     put_rejected(cluster, "seen", "host-b")
 

@@ -3,37 +3,31 @@
 Gangs are PodGroups of Kubernetes where it has them (1.36 and 1.37, with their feature gates), or groups by label, which
 the scheduler does not know. ``ALIGNUP_GANG_ROUNDS`` is the number of rounds.
 """
-# ruff: noqa: S101, T201
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
-from alignup.kubernetes.api.objects import PartialObject
-from alignup.schedule.cluster_facts import GATE
-from alignup.schedule.pod_groups import COSCHEDULING, KUBERNETES, RESOURCES, SIZE_ANNOTATION
+from alignup.kubernetes.api import PODS, ApiClient, Resource
+from alignup.schedule.pod_groups import COSCHEDULING, KUBERNETES, RESOURCES, SIZE_ANNOTATION, PodGroup
 from e2e import control_plane
+from e2e.api import Document
 from e2e.control_plane import ControlPlane
-from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
+from e2e.marks import needs
 from e2e.schedule_replicas import NAMESPACE, ScheduleReplicas, extender_replicas, gate_controllers
+from e2e.simulated_cluster import NAMESPACES, in_thread, pod, running, until, working_nodes
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 ROUNDS = int(os.environ.get("ALIGNUP_GANG_ROUNDS", "20"))
-SECONDS = 120.0  #: for what takes seconds
 START_SECONDS = 60.0  #: between the first and the last pod of a gang, at most; a new leader comes after 16 seconds
 SIZE, CPUS = 4, 3  #: two of these pods fill a node
 NODES = ("a", "b")
-NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 #: The flags of API server and scheduler by the minor version of Kubernetes, and the version of the PodGroup.
 GATES = {36: "GenericWorkload=true,GangScheduling=true", 37: "GenericWorkload=true"}
 VERSIONS = {36: 1, 37: 0}
@@ -43,24 +37,20 @@ def minor(programs: Path) -> int:
     return int(control_plane.version(programs).split(".")[1])
 
 
+def pod_groups(programs: Path | None) -> tuple[str, Resource[PodGroup]]:
+    """Return the flag of the feature gates of PodGroups, and their resource, in this version of Kubernetes."""
+    number = minor(programs or control_plane.directories()[0])
+    return f"--feature-gates={GATES[number]}", RESOURCES[KUBERNETES][VERSIONS[number]]
+
+
 @pytest.fixture(params=control_plane.directories() or (None,), ids=control_plane.version)
 def plane(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ControlPlane]:
     """A control plane of each version, with PodGroups."""
-    gates = f"--feature-gates={GATES[minor(request.param)]}"
-    group = RESOURCES[KUBERNETES][VERSIONS[minor(request.param)]]
+    gates, group = pod_groups(request.param)
     flags = ("--disable-admission-plugins=ServiceAccount", gates, f"--runtime-config={group.api_version}=true")
     with ControlPlane(tmp_path, nodes=NODES, flags=flags, programs=request.param) as control:
         control.scheduler_flags = (gates,)
         yield control
-
-
-async def until(condition: Callable[[], object], plane: ControlPlane, *, seconds: float = SECONDS) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - a condition without an event
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(plane.log("alignup-schedule", 8000) + plane.log("kube-scheduler", 3000)) from None
 
 
 class GangRounds:
@@ -71,7 +61,7 @@ class GangRounds:
     ) -> None:
         self._plane, self._client, self._nodes = plane, client, nodes
         self._by_label, self._gated = by_label, gated
-        self._resource = RESOURCES[KUBERNETES][VERSIONS[minor(plane.programs or control_plane.directories()[0])]]
+        _, self._resource = pod_groups(plane.programs)
         self.longest = 0.0  #: seconds from the first pod of a gang that runs to the last
         self.halves: list[str] = []  #: gangs that ran in part for too long
 
@@ -82,18 +72,13 @@ class GangRounds:
         for number in range(SIZE):
             await self._client.create(PODS, self._pod(name, number), namespace="default")
 
-    def _pod(self, group: str, number: int) -> dict[str, Any]:
-        limits = {"cpu": str(CPUS), "memory": "1Gi"}
-        container = {"name": "app", "image": "none", "resources": {"limits": limits}}
-        spec: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 1}
-        metadata: dict[str, Any] = {"name": f"{group}-{number}"}
+    def _pod(self, group: str, number: int) -> Document:
+        document = pod(f"{group}-{number}", CPUS, gated=self._gated)
         if self._by_label:
-            metadata |= {"labels": {COSCHEDULING: group}, "annotations": {SIZE_ANNOTATION: str(SIZE)}}
+            document["metadata"] |= {"labels": {COSCHEDULING: group}, "annotations": {SIZE_ANNOTATION: str(SIZE)}}
         else:
-            spec["schedulingGroup"] = {"podGroupName": group}
-        if self._gated:
-            spec["schedulingGates"] = [{"name": GATE}]
-        return {"metadata": metadata, "spec": spec}
+            document["spec"]["schedulingGroup"] = {"podGroupName": group}
+        return document
 
     def running(self, group: str) -> int:
         return sum(name.startswith(f"{group}-") for name in self._nodes.running)
@@ -140,29 +125,15 @@ class GangRounds:
             assert self.halves == []
 
 
-@asynccontextmanager
-async def working_nodes(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes]]:
-    async with ApiClient(find_access(plane.kubeconfig(plane.directory / "admin.json"))) as client:
-        await define_host_states(client)
-        await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        nodes = FakeNodes(client)
-        for name in NODES:
-            await nodes.add(name)
-        async with nodes.working():
-            yield client, nodes
-
-
 @pytest.mark.parametrize("by_label", [False, True], ids=["PodGroup", "label"])
 @pytest.mark.parametrize("mode", ["extender", "gate"])
 async def test_two_gangs_that_fit_only_one_at_a_time(plane: ControlPlane, mode: str, *, by_label: bool) -> None:
-    async with working_nodes(plane) as (client, nodes), AsyncExitStack() as stack:
-        context = extender_replicas(plane, count=2) if mode == "extender" else gate_controllers(plane, count=2)
-        replicas = await asyncio.to_thread(context.__enter__)
-        stack.push_async_callback(asyncio.to_thread, context.__exit__, None, None, None)
+    start = extender_replicas if mode == "extender" else gate_controllers
+    async with working_nodes(plane, *NODES) as (client, nodes):
+        await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         rounds = GangRounds(plane, client, nodes, by_label=by_label, gated=mode == "gate")
-        watching = asyncio.ensure_future(rounds.watch())
-        stack.callback(watching.cancel)
-        begun = time.monotonic()
-        await rounds.run(ROUNDS, replicas)
+        async with in_thread(start(plane, count=2)) as replicas, running(rounds.watch()):
+            begun = time.monotonic()
+            await rounds.run(ROUNDS, replicas)
         seconds = time.monotonic() - begun
         print(f"{mode}: {ROUNDS} rounds in {seconds:.0f} s; a gang started within {rounds.longest:.2f} s", flush=True)

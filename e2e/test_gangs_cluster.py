@@ -2,7 +2,6 @@
 
 ``ALIGNUP_GANG_ROUNDS`` is the number of rounds.
 """
-# ruff: noqa: S101, T201
 
 import os
 import time
@@ -10,17 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from alignup.schedule.pod_groups import KUBERNETES, RESOURCES
 from e2e import cluster_guest, control_plane
 from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE
 from e2e.cluster_workloads import clear, count_pods
+from e2e.marks import needs
 from e2e.observed_node import is_admitted, make_container, make_pod
-from e2e.test_gangs import GATES, VERSIONS, minor
+from e2e.test_gangs import GATES, minor, pod_groups
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 ROUNDS = int(os.environ.get("ALIGNUP_GANG_ROUNDS", "20"))
 SIZE, CPUS = 4, 3  #: two of these pods fill a node
@@ -30,29 +28,21 @@ NODES = ("wide", "wide-2")
 @pytest.fixture(scope="module", params=control_plane.directories() or (None,), ids=control_plane.version)
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     """A cluster of each version of Kubernetes that has PodGroups."""
-    number = minor(request.param)
-    if number not in GATES:
+    if minor(request.param) not in GATES:
         pytest.skip("this version of Kubernetes has no PodGroups")
-    gates = f"--feature-gates={GATES[number]}"
-    flags = (gates, f"--runtime-config={RESOURCES[KUBERNETES][VERSIONS[number]].api_version}=true")
+    gates, resource = pod_groups(request.param)
+    flags = (gates, f"--runtime-config={resource.api_version}=true")
     place = tmp_path_factory.mktemp("cluster")
     with ClusterBed(place, dict.fromkeys(NODES, WIDE), programs=request.param, flags=flags) as cluster:
         cluster.plane.scheduler_flags = (gates,)
-        print(f"\nnodes with {control_plane.version(request.param)} ready after {cluster.seconds:.0f} s", flush=True)
-        cluster.check("start")
         yield cluster
 
 
-def groups_path(bed: ClusterBed) -> str:
-    assert bed.plane.programs is not None
-    return RESOURCES[KUBERNETES][VERSIONS[minor(bed.plane.programs)]].path("default")
-
-
 def create_gang(bed: ClusterBed, name: str) -> None:
-    resource = RESOURCES[KUBERNETES][VERSIONS[minor(bed.plane.programs)]]  # type: ignore[arg-type]
+    _, resource = pod_groups(bed.plane.programs)
     policy = {"schedulingPolicy": {"gang": {"minCount": SIZE}}}
-    group = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": policy}
-    bed.api.request("POST", groups_path(bed), group)
+    metadata = {"name": name, "namespace": "default"}
+    bed.api.create({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": policy})
     container = make_container(cpu=CPUS, memory="32Mi")
     for number in range(SIZE):
         pod = make_pod(f"{name}-{number}", container, schedulerName="default-scheduler")
@@ -76,7 +66,8 @@ def delete_gang(bed: ClusterBed, name: str) -> None:
     for pod in members(bed, name):
         bed.api.request("DELETE", f"{PODS}/{pod['metadata']['name']}")
     until(f"gang {name} is gone", lambda: not members(bed, name), detail=lambda: count_pods(bed.api))
-    bed.api.request("DELETE", f"{groups_path(bed)}/{name}")
+    _, resource = pod_groups(bed.plane.programs)
+    bed.api.request("DELETE", f"{resource.path('default')}/{name}")
 
 
 @pytest.mark.parametrize("mode", ["extender", "gate"])

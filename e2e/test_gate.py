@@ -3,7 +3,6 @@
 The nodes are objects without machines. A simulated kubelet admits what the scheduler binds to its node, and publishes
 what it then holds as its observer would. ``ALIGNUP_E2E_NODES`` is the number of nodes of the test of speed.
 """
-# ruff: noqa: S101
 
 import asyncio
 import base64
@@ -12,8 +11,8 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from alignup.align.reason_codes import GATE_MISSED as MISSED
 from alignup.align.workload.names import DEVICES_ANNOTATION
-from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
-from alignup.kubernetes.api.errors import ForbiddenError, InvalidObjectError
+from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, find_access
+from alignup.kubernetes.api.errors import ApiError, ForbiddenError, InvalidObjectError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.known_pods import known_pod
-from alignup.kubernetes.api.objects import ApiPod, PartialObject
-from alignup.placement.scheduling.options import GateOptions
+from alignup.kubernetes.api.objects import ApiPod
 from alignup.schedule.cluster_facts import GATE
 from alignup.schedule.gate.admission import LABEL, answer_review, webhook_app
 from alignup.schedule.gate.authority_installation import (
@@ -41,37 +39,44 @@ from alignup.schedule.gate.certificates import SECRETS, CertificateKeeper
 from alignup.schedule.gate.controller import GateController
 from alignup.schedule.gate.release_patch import pinned_nodes
 from alignup.schedule.gate.service import WARN_PATH
-from alignup.schedule.live_cluster import LiveCluster
 from alignup.testing.simulated_kubelet import SimulatedKubelet
 from alignup.web.asgi_server import kubernetes_limits, serve_app
 from alignup.web.log import queued_stderr
 from alignup.web.sockets import tcp_socket
 from e2e import control_plane
+from e2e.api import Document
 from e2e.control_plane import ControlPlane, free_ports
 from e2e.definitions import DEPLOYED, define_host_states
 from e2e.fake_nodes import ALLOCATABLE, FakeNodes
-from e2e.measure_schedule import cpu_milliseconds
-from e2e.test_schedule import get, is_ready, service
-from tests.deploy.manifests import find_program
+from e2e.marks import needs
+from e2e.measure_schedule import cpu_milliseconds, together
+from e2e.simulated_cluster import (
+    FLAGS,
+    NAMESPACES,
+    SECONDS,
+    create_nodes,
+    gate_controller,
+    pod,
+    poll,
+    running,
+    running_service,
+    until,
+    wait_event,
+)
 from tests.placement.located_hosts import GPU
 from tests.schedule.located_kubelets import located_kubelet
 
-WHY = control_plane.missing()
-KUBECTL = find_program("kubectl")
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
-SECONDS = 120.0  #: for what takes milliseconds
 IDLE_SECONDS = 40.0  #: more than servers usually keep an idle connection, and less than clients of Kubernetes do
 NODE_COUNT = int(os.environ.get("ALIGNUP_E2E_NODES", "100"))
 WEBHOOK = DEPLOYED / "gate" / "webhook.yaml"
-NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 CONFIGURATION = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
-    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=flags, nodes=("none",)) as control:
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=FLAGS, nodes=("none",)) as control:
         control.start_scheduler()
         yield control
 
@@ -89,42 +94,10 @@ async def client(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient
             await admin.delete(HOST_STATES.at(state.metadata.name))
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110 - a condition without an event
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
-async def running(*coroutines: Any) -> AsyncIterator[None]:  # noqa: ANN401 - of any result
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                raise outcome
-
-
-def pod(name: str, cpus: int, *, gated: bool = True, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - of a pod
-    amounts = {"cpu": str(cpus), "memory": "1Gi"}
-    containers = [{"name": "app", "image": "app:1", "resources": {"requests": amounts, "limits": amounts}}]
-    gates = {"schedulingGates": [{"name": GATE}]} if gated else {}
-    return {"metadata": {"name": name}, "spec": {"containers": containers, **gates, **spec}}
-
-
-@asynccontextmanager
-async def controlled(client: ApiClient, nodes: FakeNodes | None = None) -> AsyncIterator[GateController]:
+async def controlled(client: ApiClient, nodes: FakeNodes) -> AsyncIterator[GateController]:
     """Run the gate controller, and the kubelets of *nodes*."""
-    live = LiveCluster(client)
-    controller = GateController(client, live, options=GateOptions())
-    async with AsyncExitStack() as stack:
-        if nodes is not None:
-            await stack.enter_async_context(nodes.working())
-        await stack.enter_async_context(running(live.run(), controller.run()))
-        await live.ready.wait()
+    async with nodes.working(), gate_controller(client) as controller:
         yield controller
 
 
@@ -133,16 +106,16 @@ async def bound_pods(client: ApiClient) -> dict[str, str]:
 
 
 async def until_bound(client: ApiClient, count: int) -> dict[str, str]:
-    async with asyncio.timeout(SECONDS):
-        while sum(map(bool, (nodes := await bound_pods(client)).values())) < count:  # noqa: ASYNC110 - polls the server
-            await asyncio.sleep(0.05)
-    return nodes
+    async def nodes() -> dict[str, str] | None:
+        bound = await bound_pods(client)
+        return bound if sum(map(bool, bound.values())) >= count else None
+
+    return await poll(nodes)
 
 
 async def test_a_pod_that_demands_near_devices_waits_for_a_node_that_has_them(client: ApiClient) -> None:
     """The API server accepts a HostState with places of devices, and they decide which node the pod gets."""
-    nodes = FakeNodes(client)
-    await nodes.add("far")
+    nodes = await create_nodes(client, "far")
     nodes.kubelets["far"] = located_kubelet()
     await nodes.report("far")
     amounts = {GPU: "2"}
@@ -152,11 +125,7 @@ async def test_a_pod_that_demands_near_devices_waits_for_a_node_that_has_them(cl
     async with controlled(client, nodes) as controller:
         await client.create(PODS, gated, namespace="default")
         await until(lambda: controller.gate.queue.blocked)
-        events = ""
-        async with asyncio.timeout(SECONDS):
-            while "nodes will admit" not in events:
-                events = (await client.get_raw("/api/v1/namespaces/default/events")).decode()
-                await asyncio.sleep(0.05)
+        events = await wait_event(client, "nodes will admit")
         await nodes.add("near")
         nodes.kubelets["near"] = located_kubelet(switches=1, gpus=4)
         await nodes.report("near")
@@ -169,15 +138,13 @@ async def test_a_pod_that_demands_near_devices_waits_for_a_node_that_has_them(cl
 
 async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient) -> None:
     """Two nodes with NUMA nodes of 3 and 4 free CPUs; the scheduler alone has the last of these pods rejected."""
-    nodes = FakeNodes(client)
-    for name in "ab":
-        await nodes.add(name)
+    nodes = await create_nodes(client, "a", "b")
     async with controlled(client, nodes) as controller:
         for number, cpus in enumerate((2, 4, 3, 1, 2)):
-            await client.create(PODS, pod(f"p{number}", cpus), namespace="default")
+            await client.create(PODS, pod(f"p{number}", cpus, gated=True), namespace="default")
             await until_bound(client, number + 1)
         await until(lambda: not len(controller.gate.releases))
-        await client.create(PODS, pod("too-much", 4), namespace="default")
+        await client.create(PODS, pod("too-much", 4, gated=True), namespace="default")
         await until(lambda: controller.gate.queue.blocked)
 
     pods = {bound.metadata.name: bound for bound in (await client.list(PODS)).items}
@@ -188,9 +155,7 @@ async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient)
 
 
 async def test_selectors_and_affinity_are_restricted_never_widened(client: ApiClient) -> None:
-    nodes = FakeNodes(client)
-    for name in "abc":
-        await nodes.add(name)
+    nodes = await create_nodes(client, "a", "b", "c")
     required = {
         "nodeSelectorTerms": [
             {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]},
@@ -207,18 +172,18 @@ async def test_selectors_and_affinity_are_restricted_never_widened(client: ApiCl
     }
     required["nodeSelectorTerms"][1]["matchFields"][0]["values"] = ["a"]
     async with controlled(client, nodes):
-        await client.create(PODS, pod("plain", 4, nodeSelector={"kubernetes.io/hostname": "c"}), namespace="default")
-        await client.create(PODS, pod("terms", 4, affinity=with_terms), namespace="default")
+        plain = pod("plain", 4, gated=True, nodeSelector={"kubernetes.io/hostname": "c"})
+        for document in (plain, pod("terms", 4, gated=True, affinity=with_terms)):
+            await client.create(PODS, document, namespace="default")
         bound = await until_bound(client, 2)
     assert bound == {"plain": "c", "terms": "b"}
 
 
 async def test_a_released_pod_cannot_be_changed(client: ApiClient) -> None:
     """Why a wrong choice can be repaired only by another pod."""
-    nodes = FakeNodes(client)
-    await nodes.add("a")
-    async with controlled(client):
-        await client.create(PODS, pod("one", 4), namespace="default")
+    await create_nodes(client, "a")
+    async with gate_controller(client):
+        await client.create(PODS, pod("one", 4, gated=True), namespace="default")
         await until_bound(client, 1)
     with pytest.raises(InvalidObjectError, match="pod updates may not change fields"):
         await client.patch(PODS.at("one", namespace="default"), {"spec": {"affinity": None}})
@@ -265,6 +230,11 @@ def configuration(service: dict[str, Any], failure_policy: str = "Fail") -> dict
     return {"metadata": deployed["metadata"], "webhooks": deployed["webhooks"]}
 
 
+def labeled(name: str, value: str) -> Document:
+    """Return a pod whose label has this value."""
+    return {**pod(name, 1), "metadata": {"name": name, "labels": {LABEL: value}}}
+
+
 async def gates(client: ApiClient, document: dict[str, Any], namespace: str) -> list[str]:
     created = await client.create(PODS, document, namespace=namespace)
     return [gate.name for gate in created.spec.scheduling_gates]
@@ -272,64 +242,63 @@ async def gates(client: ApiClient, document: dict[str, Any], namespace: str) -> 
 
 async def until_gated(client: ApiClient, document: dict[str, Any]) -> None:
     """Create a pod once the API server has seen the authority of the webhook."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            with suppress(Exception):
-                assert await gates(client, document, "default") == [GATE]
-                return
-            await asyncio.sleep(0.1)
+
+    async def is_gated() -> bool:
+        try:
+            return await gates(client, document, "default") == [GATE]
+        except ApiError:
+            return False
+
+    await poll(is_gated)
 
 
 async def test_the_webhook_gates_pods_that_opt_in(client: ApiClient) -> None:
     async with webhook(client, "localhost") as keeper:
         assert keeper.problem == ""
-        labeled = {"metadata": {"name": "opted-in", "labels": {LABEL: "enabled"}}}
-        await until_gated(client, {**pod("", 1, gated=False), **labeled})
-        assert await gates(client, pod("plain", 1, gated=False), "default") == []
+        await until_gated(client, labeled("opted-in", "enabled"))
+        assert await gates(client, pod("plain", 1), "default") == []
 
         await client.create(NAMESPACES, {"metadata": {"name": "aligned", "labels": {LABEL: "enabled"}}})
-        assert await gates(client, pod("other", 1, gated=False), "aligned") == [GATE]
-        assert await gates(client, pod("bound", 1, gated=False, nodeName="a"), "aligned") == []
-        out = {"metadata": {"name": "out", "labels": {LABEL: "disabled"}}}
-        assert await gates(client, {**pod("", 1, gated=False), **out}, "aligned") == []
-        assert await gates(client, pod("batch", 1, gated=False, schedulerName="batch"), "aligned") == []
+        assert await gates(client, pod("other", 1), "aligned") == [GATE]
+        assert await gates(client, pod("bound", 1, nodeName="a"), "aligned") == []
+        assert await gates(client, labeled("out", "disabled"), "aligned") == []
+        assert await gates(client, pod("batch", 1, schedulerName="batch"), "aligned") == []
         forged = {"metadata": {"name": "forged", "annotations": {"alignup.dev/node": "a"}}}
         with pytest.raises(ForbiddenError, match="only Alignup writes annotations such as"):
-            await gates(client, {**pod("", 1, gated=False), **forged}, "aligned")
+            await gates(client, {**pod("", 1), **forged}, "aligned")
 
 
 async def test_an_api_server_uses_a_connection_again_that_was_idle_for_long(client: ApiClient) -> None:
     """A review on a connection that the webhook closes at this moment fails, and is not repeated."""
     calls: list[tuple[str, int]] = []
     async with webhook(client, "localhost", calls):
-        labels = {LABEL: "enabled"}
-        await until_gated(client, {**pod("", 1, gated=False), "metadata": {"name": "before", "labels": labels}})
+        await until_gated(client, labeled("before", "enabled"))
         await asyncio.sleep(IDLE_SECONDS)  # what is tested
         calls_before = len(calls)
-        after = {**pod("", 1, gated=False), "metadata": {"name": "after", "labels": labels}}
-        assert await gates(client, after, "default") == [GATE]
+        assert await gates(client, labeled("after", "enabled"), "default") == [GATE]
         assert calls[calls_before:]
         assert set(calls[calls_before:]) <= set(calls[:calls_before])
 
 
 async def test_a_pod_that_comes_without_the_gate_is_noticed(plane: ControlPlane, client: ApiClient) -> None:
     """The deployed configuration ignores failures; here the API server cannot reach the webhook at all."""
-    port, served, nobody = free_ports(3)
+    served, nobody = free_ports(2)
     deployed = configuration({"url": f"https://localhost:{nobody}/v1/gate"}, failure_policy="Ignore")
     await client.create(WEBHOOK_CONFIGURATIONS, deployed)
     await client.create(NAMESPACES, {"metadata": {"name": "missed", "labels": {LABEL: "enabled"}}})
-    with service(plane, port, "--gate", "--webhook-listen", f"127.0.0.1:{served}"):
-        await until(lambda: is_ready(port))
-        assert await gates(client, pod("plain", 1, gated=False), "default") == []
-        events: list[dict[str, Any]] = []
-        async with asyncio.timeout(SECONDS):
-            for number in itertools.count():  # pods that come before the leader follows namespaces are not judged
-                assert await gates(client, pod(f"missed-{number}", 1, gated=False), "missed") == []
-                await asyncio.sleep(0.5)
-                listed = json.loads(await client.get_raw("/api/v1/events"))["items"]
-                if events := [event for event in listed if event["reason"] == MISSED]:
-                    break
-        metrics = get(f"http://127.0.0.1:{port}/metrics").decode()
+    numbers = itertools.count()
+
+    async def missed_events() -> list[Document]:
+        """Create another pod: those that come before the leader follows namespaces are not judged."""
+        assert await gates(client, pod(f"missed-{next(numbers)}", 1), "missed") == []
+        await asyncio.sleep(0.5)
+        listed = json.loads(await client.get_raw("/api/v1/events"))["items"]
+        return [event for event in listed if event["reason"] == MISSED]
+
+    async with running_service(plane, "--gate", "--webhook-listen", f"127.0.0.1:{served}") as service:
+        assert await gates(client, pod("plain", 1), "default") == []
+        events = await poll(missed_events, plane)
+        metrics = service.get("/metrics")
     await client.delete(CONFIGURATION)
     assert {event["involvedObject"]["namespace"] for event in events} == {"missed"}
     (counted,) = [line for line in metrics.splitlines() if line.startswith("alignup_gate_missed_pods_total")]
@@ -347,13 +316,13 @@ def manifest(kind: str, name: str, cpu: str) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
+@needs(control_plane.missing_kubectl())
 async def test_kubectl_apply_prints_warnings_and_creates_everything(
     plane: ControlPlane, client: ApiClient, tmp_path: Path
 ) -> None:
     """Two nodes with NUMA nodes of 3 and 4 CPUs; then no replica answers any more."""
     kubeconfig = plane.kubeconfig(tmp_path / "kubectl")
-    port, served = free_ports(2)
+    (served,) = free_ports(1)
     authority = trustme.CA()
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     issued = authority.issue_cert("localhost")
@@ -366,34 +335,31 @@ async def test_kubectl_apply_prints_warnings_and_creates_everything(
 
     async def apply(*manifests: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return what kubectl prints about the objects, and its warnings."""
-        text = "\n---\n".join(map(json.dumps, manifests))
-        words = [KUBECTL or "", "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+        words = [str(control_plane.program("kubectl")), "--kubeconfig", str(kubeconfig), "apply", "-f", "-"]
         run = await asyncio.to_thread(
-            subprocess.run, words, input=text, capture_output=True, text=True, timeout=SECONDS, check=True
+            subprocess.run, words, input=text, capture_output=True, text=True, timeout=SECONDS, check=False
         )
+        assert run.returncode == 0, run.stderr
         return run.stdout.splitlines(), [line for line in run.stderr.splitlines() if line.startswith("Warning: ")]
 
-    nodes = FakeNodes(client)
-    for name in "ab":
-        await nodes.add(name)
+    await create_nodes(client, "a", "b")
+    numbers = itertools.count()
+
+    async def warning_with(text: str) -> str:
+        """Create another Deployment; return the only warning if it has *text*."""
+        name = f"wide-{next(numbers)}"
+        created, warnings = await apply(manifest("Deployment", name, "5"))
+        assert created == [f"deployment.apps/{name} created"]
+        (warning,) = warnings or [""]
+        return warning if text in warning else ""
+
     files = ("--webhook-cert-file", str(certificate), "--webhook-private-key-file", str(key))
-    with service(plane, port, "--gate", "--webhook-listen", f"127.0.0.1:{served}", *files):
-        await until(lambda: is_ready(port))
+    async with running_service(plane, "--gate", "--webhook-listen", f"127.0.0.1:{served}", *files):
         await client.create(WARNING_CONFIGURATIONS, {name: deployed[name] for name in ("metadata", "webhooks")})
-        async with asyncio.timeout(SECONDS):
-            for number in itertools.count():  # until the API server has seen the configuration
-                first, warnings = await apply(manifest("Deployment", f"first-{number}", "5"))
-                assert first == [f"deployment.apps/first-{number} created"]
-                if warnings:
-                    break
-        async with asyncio.timeout(SECONDS):  # until the smallest change is found
-            for number in itertools.count():
-                second, warnings = await apply(manifest("Deployment", f"second-{number}", "5"))
-                assert second == [f"deployment.apps/second-{number} created"]
-                if "; " in warnings[0]:
-                    break
+        await poll(lambda: warning_with("TopologyAffinityError"))  # once the API server has seen the configuration
+        warning = await poll(lambda: warning_with("; "))  # once the smallest change is found
         created, others = await apply(manifest("Pod", "shared", "1500m"), manifest("Pod", "right", "2"))
-    (warning,) = warnings
     assert warning.startswith("Warning: TopologyAffinityError: no node of this cluster would ever admit it: ")
     assert "4" in warning.rpartition("; ")[2]
     assert created == ["pod/shared created", "pod/right created"]
@@ -417,27 +383,21 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
     Each node has so many pods already that share its CPUs.
     """
     status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
-    slots = asyncio.Semaphore(16)
 
     async def add(name: str) -> None:
-        async with slots:
-            await client.create(NODES, {"metadata": {"name": name}, "status": status})
-            kubelet = SimulatedKubelet(devices=())
-            for number in range(residents):
-                containers = [{"name": "app", "image": "app:1", "resources": {"requests": {"cpu": "10m"}}}]
-                spec = {"containers": containers, "nodeName": name}
-                resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
-                kubelet.run(known_pod(await client.create(PODS, resident, namespace="default")).pod)
-            await client.apply(HOST_STATES.at(name), kubelet.host_state(name))
+        await client.create(NODES, {"metadata": {"name": name}, "status": status})
+        kubelet = SimulatedKubelet(devices=())
+        for number in range(residents):
+            containers = [{"name": "app", "image": "app:1", "resources": {"requests": {"cpu": "10m"}}}]
+            spec = {"containers": containers, "nodeName": name}
+            resident = {"metadata": {"name": f"{name}-{number}"}, "spec": spec}
+            kubelet.run(known_pod(await client.create(PODS, resident, namespace="default")).pod)
+        await client.create(HOST_STATES, kubelet.host_state(name))
 
-    await asyncio.gather(*(add(f"n{number:04}") for number in range(NODE_COUNT)))
+    await together(add(f"n{number:04}") for number in range(NODE_COUNT))
     count = min(NODE_COUNT, 1500)
-
-    async def create(number: int) -> None:
-        async with slots:
-            await client.create(PODS, pod(f"p{number:04}", 4), namespace="default")
-
-    await asyncio.gather(*(create(number) for number in range(count)))
+    pods = (pod(f"p{number:04}", 4, gated=True) for number in range(count))
+    await together(client.create(PODS, document, namespace="default") for document in pods)
     programs = [plane.process(name) for name in ("kube-apiserver", "kube-scheduler", "etcd")]
     async with asyncio.timeout(SECONDS):  # until they are done with what was created
         while await cpu_time(programs, asyncio.sleep(1)) > 100:
@@ -451,7 +411,7 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
                 all_bound.set()
 
     with queued_stderr():  # as the program logs
-        async with controlled(client) as controller, asyncio.timeout(SECONDS):
+        async with gate_controller(client) as controller, asyncio.timeout(SECONDS):
             controller._live.pods.subscribe(note)  # noqa: SLF001 - the pods as the controller sees them
             await controller._live.ready.wait()  # noqa: SLF001 - what follows are decisions
             started, used = time.monotonic(), time.process_time()
@@ -460,6 +420,6 @@ async def test_speed(plane: ControlPlane, client: ApiClient, residents: int) -> 
             alignup = 1000 * (time.process_time() - used) / count
     each = f"CPU time of each: alignup {alignup:.1f} ms, Kubernetes {others:.1f} ms"
     beside = f" with {residents} pods each" if residents else ""
-    print(f"gate: {count} pods on {NODE_COUNT} nodes{beside}, {rate:.0f} pods/s; {each}")  # noqa: T201
+    print(f"gate: {count} pods on {NODE_COUNT} nodes{beside}, {rate:.0f} pods/s; {each}")
     placed = {node for name, node in (await bound_pods(client)).items() if name.startswith("p")}
     assert len(placed) == count

@@ -1,5 +1,4 @@
 """The archive of hwloc-gather-topology is read as it is."""
-# ruff: noqa: S101, S603, S607
 
 import subprocess
 from pathlib import Path

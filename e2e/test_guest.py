@@ -1,5 +1,4 @@
 """The start of guests, with a program in place of QEMU."""
-# ruff: noqa: S101
 
 from pathlib import Path
 

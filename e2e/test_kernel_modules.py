@@ -1,5 +1,4 @@
 """The order in which guests load kernel modules."""
-# ruff: noqa: S101
 
 from pathlib import Path
 

@@ -1,10 +1,9 @@
 """The client of the Kubernetes API with a real API server, and the test server beside it: both answer alike."""
-# ruff: noqa: S101
 
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -43,10 +42,11 @@ from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.testing.api_server import ApiServer
 from e2e import control_plane
 from e2e.control_plane import ADMIN, STRANGER, ControlPlane
-from e2e.definitions import DEFINITIONS
+from e2e.definitions import DEFINITIONS, wait_served
+from e2e.marks import needs
+from e2e.simulated_cluster import until
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 TIMING = Timing(retry=0.05, longest_retry=0.5)
 SECONDS = 60.0  #: for what takes milliseconds
@@ -74,34 +74,33 @@ async def client_of(access: Access) -> AsyncIterator[ApiClient]:
         yield client
 
 
-@pytest.fixture
-async def real(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient]:
-    """A client of the real server."""
-    async with client_of(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as client:
+@asynccontextmanager
+async def real_client(plane: ControlPlane) -> AsyncIterator[ApiClient]:
+    """Yield a client of the real server; its pods and nodes are deleted afterwards."""
+    async with client_of(find_access(plane.kubeconfig(plane.directory / "config"), environ={})) as client:
         yield client
-        for ref in [PODS.of(left) for left in (await client.list(PODS)).items]:
-            await client.delete(ref, grace_period=0)
+        for pod in (await client.list(PODS)).items:
+            await client.delete(PODS.of(pod), grace_period=0)
+        for node in (await client.list(NODES)).items:
+            await client.delete(NODES.of(node))
+
+
+@pytest.fixture
+async def real(plane: ControlPlane) -> AsyncIterator[ApiClient]:
+    """A client of the real server."""
+    async with real_client(plane) as client:
+        yield client
 
 
 @pytest.fixture(params=["real", "test"])
-async def client(request: pytest.FixtureRequest, plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient]:
+async def client(request: pytest.FixtureRequest, plane: ControlPlane) -> AsyncIterator[ApiClient]:
     """A client of the real server, and one of the test server."""
     if request.param == "real":
-        async with client_of(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as client:
+        async with real_client(plane) as client:
             yield client
-            for ref in [PODS.of(left) for left in (await client.list(PODS)).items]:
-                await client.delete(ref, grace_period=0)
-            for node in (await client.list(NODES)).items:
-                await client.delete(NODES.of(node))
     else:
         async with ApiServer() as server, client_of(Access(server=server.url)) as client:
             yield client
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110 - a condition without an event
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -241,13 +240,7 @@ def definition(resource: Resource[Any]) -> dict[str, Any]:
 async def test_server_side_apply(client: ApiClient) -> None:
     ref = NODE_RESOURCE_TOPOLOGIES.at("host-a")
     await client.create(DEFINITIONS, definition(NODE_RESOURCE_TOPOLOGIES))
-    served = False
-    async with asyncio.timeout(SECONDS):
-        while not served:
-            try:
-                served = bool((await client.list(NODE_RESOURCE_TOPOLOGIES)).resource_version)
-            except NotFoundError:
-                await asyncio.sleep(0.05)
+    await wait_served(client, NODE_RESOURCE_TOPOLOGIES)
 
     attributes = [{"name": "topologyManagerPolicy", "value": "restricted"}]
     first = await client.apply(ref, {"zones": ZONES, "attributes": attributes})

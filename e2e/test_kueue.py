@@ -4,21 +4,18 @@ Kueue itself does not run: the test reserves quota, admits and evicts workloads 
 manager. ``ALIGNUP_KUEUE_CRDS`` names a directory with the definitions: config/components/crd/bases in Kueue's
 repository.
 """
-# ruff: noqa: S101
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from alignup.kubernetes.api import PODS, ApiClient, Resource, find_access
+from alignup.kubernetes.api import PODS, ApiClient, find_access
 from alignup.kubernetes.api.client import PatchType
-from alignup.kubernetes.api.errors import ApiError, ForbiddenError
+from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.kueue_resources import (
     ADMISSION_CHECKS,
     RESOURCE_FLAVORS,
@@ -28,20 +25,17 @@ from alignup.kubernetes.api.kueue_resources import (
     CheckStatus,
     KueueWorkload,
 )
-from alignup.kubernetes.api.objects import PartialObject
 from alignup.schedule.kueue_checks import CONTROLLER
 from alignup.schedule.service import ScheduleService
 from e2e import control_plane
-from e2e.control_plane import STRANGER, ControlPlane, extenders, free_ports
-from e2e.definitions import DEFINITIONS, DEPLOYED
+from e2e.api import Api
+from e2e.control_plane import STRANGER, ControlPlane, extenders
+from e2e.definitions import DEFINITIONS, DEPLOYED, wait_served
 from e2e.fake_nodes import FakeNodes
-from e2e.test_schedule import is_ready, plane, pod, service, until, working_nodes
+from e2e.marks import needs
+from e2e.simulated_cluster import pod, poll, running, running_service, until, working_nodes
 
 VARIABLE = "ALIGNUP_KUEUE_CRDS"
-RBAC = "rbac.authorization.k8s.io"
-ROLES = Resource(type=PartialObject, group=RBAC, kind="ClusterRole", plural="clusterroles")
-BINDINGS = Resource(type=PartialObject, group=RBAC, kind="ClusterRoleBinding", plural="clusterrolebindings")
-__all__ = ["plane"]
 
 
 def _missing() -> str | None:
@@ -51,8 +45,14 @@ def _missing() -> str | None:
     return control_plane.missing(("kube-apiserver", "kube-scheduler"))
 
 
-WHY = _missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(_missing()), pytest.mark.anyio]
+
+
+CHANGED = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+def pending(check: str) -> dict[str, str]:
+    return {"name": check, "state": "Pending", "message": "", **CHANGED}
 
 
 class ScriptedKueue:
@@ -65,21 +65,12 @@ class ScriptedKueue:
         for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
             path = Path(os.environ[VARIABLE]) / f"kueue.x-k8s.io_{resource.plural}.yaml"
             await self._client.create(DEFINITIONS, yaml.safe_load(path.read_text("utf-8")))
-        async with asyncio.timeout(60):
-            for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
-                while not await self._is_served(resource):  # noqa: ASYNC110 - no event
-                    await asyncio.sleep(0.1)
+        for resource in (WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS):
+            await wait_served(self._client, resource)
         for name, controller in (("alignup", CONTROLLER), ("other", "example.com/other")):
             await self._client.create(
                 ADMISSION_CHECKS, {"metadata": {"name": name}, "spec": {"controllerName": controller}}
             )
-
-    async def _is_served(self, resource: Any) -> bool:  # noqa: ANN401 - any resource
-        try:
-            await self._client.list(resource)
-        except ApiError:
-            return False
-        return True
 
     async def submit(self, name: str, count: int, cpus: int) -> None:
         template = {"spec": {**pod(name, cpus)["spec"], "restartPolicy": "Never"}}
@@ -90,36 +81,23 @@ class ScriptedKueue:
     async def reserve(self, name: str, count: int) -> None:
         """Reserve quota; the checks are pending then."""
         usage = {"name": "main", "count": count, "flavors": {}, "resourceUsage": {}}
-        checks = [
-            {"name": check, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-            for check in ("alignup", "other")
-        ]
-        admission = {"clusterQueue": "queue", "podSetAssignments": [usage]}
-        await self._write(name, ["QuotaReserved"], admission=admission, admissionChecks=checks)
+        reserved = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "", **CHANGED}
+        status = {
+            "conditions": [reserved],
+            "admission": {"clusterQueue": "queue", "podSetAssignments": [usage]},
+            "admissionChecks": [pending("alignup"), pending("other")],
+        }
+        ref = WORKLOADS.at(name, namespace="default", subresource="status")
+        await self._client.apply(ref, {"status": status}, manager="kueue-admission")
 
     async def add_check(self, check: str, workload: str) -> None:
         """Add a check of our controller to a workload that has its quota."""
         await self._client.create(
             ADMISSION_CHECKS, {"metadata": {"name": check}, "spec": {"controllerName": CONTROLLER}}
         )
-        entry = {"name": check, "state": "Pending", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         ref = WORKLOADS.at(workload, namespace="default", subresource="status")
-        added = [{"op": "add", "path": "/status/admissionChecks/-", "value": entry}]
+        added = [{"op": "add", "path": "/status/admissionChecks/-", "value": pending(check)}]
         await self._client.patch(ref, added, patch_type=PatchType.JSON, manager="kueue")
-
-    async def _write(self, name: str, conditions: list[str], **status: object) -> None:
-        described = [
-            {
-                "type": condition,
-                "status": "True",
-                "reason": condition,
-                "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-            for condition in conditions
-        ]
-        ref = WORKLOADS.at(name, namespace="default", subresource="status")
-        await self._client.apply(ref, {"status": {"conditions": described, **status}}, manager="kueue-admission")
 
     async def check(self, name: str, check: str = "alignup") -> CheckStatus:
         workload: KueueWorkload = await self._client.get(WORKLOADS.at(name, namespace="default"))
@@ -127,21 +105,20 @@ class ScriptedKueue:
         return status
 
     async def wait(self, name: str, state: CheckState, check: str = "alignup") -> CheckStatus:
-        async with asyncio.timeout(60):
-            while (status := await self.check(name, check)).state != state:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.05)
-        return status
+        async def status() -> CheckStatus | None:
+            status = await self.check(name, check)
+            return status if status.state == state else None
+
+        return await poll(status)
 
 
 @asynccontextmanager
 async def kueue_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, ScriptedKueue, FakeNodes]]:
-    (port,) = free_ports(1)
     async with working_nodes(plane) as (client, nodes):
         kueue = ScriptedKueue(client)
         await kueue.define()
-        with service(plane, port, "--kueue"):
-            await until(lambda: is_ready(port), plane)
-            plane.start_scheduler(extenders(port))
+        async with running_service(plane, "--kueue") as service:
+            plane.start_scheduler(extenders(service.port))
             yield client, kueue, nodes
 
 
@@ -193,21 +170,16 @@ async def test_the_rights_of_the_deployment_suffice_and_no_more_is_allowed(plane
         await kueue.define()
         for path in (DEPLOYED / "schedule" / "access.yaml", DEPLOYED / "kueue" / "access.yaml"):
             role = next(each for each in yaml.safe_load_all(path.read_text("utf-8")) if each["kind"] == "ClusterRole")
-            name = role["metadata"]["name"]
-            subject = {"kind": "User", "apiGroup": RBAC, "name": "stranger"}
-            role_ref = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
-            await admin.create(ROLES, role)
-            await admin.create(BINDINGS, {"metadata": {"name": name}, "subjects": [subject], "roleRef": role_ref})
+            Api(plane).allow_stranger(role["metadata"]["name"], *role["rules"])
         access = find_access(plane.kubeconfig(plane.directory / "stranger.json", {"token": STRANGER}))
-        async with ApiClient(access) as client:
-            running = asyncio.ensure_future(ScheduleService(client, kueue=True).run())
+        async with ApiClient(access) as client, running(ScheduleService(client, kueue=True).run()):
             await kueue.submit("job", 3, 4)
             await kueue.wait("job", CheckState.READY)
-            async with asyncio.timeout(60):
-                while not (await admin.get(ADMISSION_CHECKS.at("alignup"))).status.conditions:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await poll(lambda: is_active(admin, "alignup"))
             with pytest.raises(ForbiddenError):
                 await client.patch(WORKLOADS.at("job", namespace="default"), {"spec": {"active": False}})
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        assert (await admin.get(ADMISSION_CHECKS.at("other"))).status.conditions == ()
+        assert not await is_active(admin, "other")
+
+
+async def is_active(client: ApiClient, check: str) -> bool:
+    return bool((await client.get(ADMISSION_CHECKS.at(check))).status.conditions)

@@ -1,5 +1,4 @@
 """Fifty plugins with a thousand devices each, as processes that are killed and restarted under load."""
-# ruff: noqa: S101
 
 import asyncio
 import random
@@ -39,7 +38,7 @@ async def ended(plugin: asyncio.subprocess.Process) -> None:
 
 @pytest.mark.anyio
 async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
-    listener, dice = RecordingListener(), random.Random(3)  # noqa: S311 - not cryptography
+    listener, dice = RecordingListener(), random.Random(3)
     expected = {resource(number): DEVICES for number in range(PLUGINS)}
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         directory = Path(place)

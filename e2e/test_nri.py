@@ -3,7 +3,6 @@
 Memory nodes are not changed, because the kernel knows but one. The test plays the kubelet: it writes
 ``cpu_manager_state`` and calls CRI.
 """
-# ruff: noqa: S101
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,16 +16,12 @@ from alignup import atomic_files
 from alignup.align import bits
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files.state_files import CPU_FILE, CpuState, dump_cpu_state
-from e2e import containerd
-from e2e.cri import cri_client
-from e2e.nri_node import BOTH, CPUS, NriNode, until
-from tests.short_paths import short_directory
+from e2e import nri_node
+from e2e.api import until
+from e2e.marks import needs
+from e2e.nri_node import BOTH, NriNode, started_runtime
 
-WHY = containerd.missing() or containerd.missing_nri()
-pytestmark = [
-    pytest.mark.skipif(WHY is not None, reason=WHY or ""),
-    pytest.mark.skipif(CPUS < 2, reason="needs two CPUs"),
-]
+pytestmark = needs(nri_node.missing())
 MANY = 40  #: pods
 
 
@@ -55,15 +50,11 @@ class AssistedNode(NriNode):
 
 @contextmanager
 def started() -> Iterator[AssistedNode]:
-    with short_directory() as place, containerd.containerd(place / "c") as runtime, cri_client(runtime.socket) as cri:
+    with started_runtime() as (place, runtime, cri):
         node = AssistedNode(place, runtime, cri, ("--mode", "assist"))
         node.prepare()
-        try:
-            node.start_plugin()
+        with node:
             yield node
-        finally:
-            node.kill_plugin()
-            print(node.log())  # noqa: T201
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +103,7 @@ def test_shared_containers_make_way_for_exclusive_ones_and_come_back(
     node.write_state()
     for container in (first, second):  # the kubelet's reconcile loop
         node.cri.update_container(container, cpuset_cpus=BOTH)
-    until(lambda: sorted(node.cpus(first, second)) == ["0", "1"], node.log)
+    until("both make use of all CPUs", lambda: sorted(node.cpus(first, second)) == ["0", "1"], detail=node.log)
 
 
 def test_a_plugin_that_is_killed_comes_back_to_the_same_choice(node: AssistedNode, pods: Callable[[str], str]) -> None:
@@ -124,7 +115,7 @@ def test_a_plugin_that_is_killed_comes_back_to_the_same_choice(node: AssistedNod
     assert node.cpus(unseen) == [BOTH]
     node.start_plugin()
     assert node.cpus(first, second) == before
-    until(lambda: node.cpus(unseen) in (["0"], ["1"]), node.log)
+    until("the unseen pod is on one NUMA node", lambda: node.cpus(unseen) in (["0"], ["1"]), detail=node.log)
 
 
 def test_many_pods_at_once_are_balanced_and_the_plugin_stays_connected(
@@ -132,7 +123,8 @@ def test_many_pods_at_once_are_balanced_and_the_plugin_stays_connected(
 ) -> None:
     with ThreadPoolExecutor(MANY) as threads:
         containers = list(threads.map(pods, (f"pod-{number}" for number in range(MANY))))
-    until(lambda: Counter(node.cpus(*containers)) == {"0": MANY // 2, "1": MANY // 2}, node.log)
+    balanced = {"0": MANY // 2, "1": MANY // 2}
+    until("the pods are balanced", lambda: Counter(node.cpus(*containers)) == balanced, detail=node.log)
     assert node.stayed_connected()
 
 

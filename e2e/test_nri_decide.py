@@ -2,7 +2,6 @@
 
 The test plays the API server and the kubelet.
 """
-# ruff: noqa: S101
 
 import json
 import urllib.request
@@ -15,17 +14,13 @@ import grpc
 import pytest
 
 from alignup.testing.api_server import ApiServer
-from e2e import containerd
-from e2e.cri import cri_client
-from e2e.nri_node import BOTH, CPUS, NriNode, until
+from e2e import containerd, nri_node
+from e2e.api import until
+from e2e.marks import needs
+from e2e.nri_node import BOTH, NriNode, started_runtime
 from tests.observe.api_objects import running_server
-from tests.short_paths import short_directory
 
-WHY = containerd.missing() or containerd.missing_nri()
-pytestmark = [
-    pytest.mark.skipif(WHY is not None, reason=WHY or ""),
-    pytest.mark.skipif(CPUS < 2, reason="needs two CPUs"),
-]
+pytestmark = needs(nri_node.missing())
 HOST = "host-a"
 PODS = "/api/v1/namespaces/default/pods"
 MANY = 30  #: pods
@@ -88,20 +83,11 @@ class DecidedNode(NriNode):
 
 @contextmanager
 def started() -> Iterator[DecidedNode]:
-    with (
-        short_directory() as place,
-        running_server(ApiServer()) as server,
-        containerd.containerd(place / "c") as runtime,
-        cri_client(runtime.socket) as cri,
-    ):
+    with running_server(ApiServer()) as server, started_runtime() as (place, runtime, cri):
         node = DecidedNode(place, runtime, cri, server=server)
         node.prepare()
-        try:
-            node.start_plugin()
+        with node:
             yield node
-        finally:
-            node.kill_plugin()
-            print(node.log())  # noqa: T201
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +127,7 @@ def test_a_killed_plugin_resumes_and_decides_on_what_started_meanwhile(node: Dec
     unseen = node.run("unseen")
     assert node.cpus(unseen) == [BOTH]
     node.start_plugin()
-    until(lambda: node.cpus(exclusive, shared, unseen) == ["1", "0", "0"], node.log)
+    until("all make way", lambda: node.cpus(exclusive, shared, unseen) == ["1", "0", "0"], detail=node.log)
 
 
 def test_a_pod_that_is_being_created_while_the_plugin_is_killed_is_decided_on(node: DecidedNode) -> None:
@@ -172,4 +158,4 @@ def test_the_decisions_survive_a_restart_of_the_runtime() -> None:
         with pytest.raises(grpc.RpcError, match="is rejected"):
             node.run("second", "1")
         node.clear()
-        until(lambda: node.cpus(node.run("third", "1")) == ["1"], node.log)
+        until("a pod has the CPU", lambda: node.cpus(node.run("third", "1")) == ["1"], detail=node.log)

@@ -1,10 +1,10 @@
 """The observer with a real API server: its objects are accepted, read back alike, and follow the kubelet's files."""
-# ruff: noqa: S101
 
 import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +19,12 @@ from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from e2e import control_plane
 from e2e.control_plane import STRANGER, ControlPlane
 from e2e.definitions import define_host_states
+from e2e.marks import needs
 from tests.align.hosts import pod
 from tests.observe.api_objects import resource_slice
 from tests.observe.kubelets import ObservedKubelet, SimulatedPodResources
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 STEPS = 5
 SECONDS = 60.0  #: for what takes milliseconds
@@ -36,17 +36,23 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield control
 
 
+def reader_of(kubelet: ObservedKubelet, directory: Path, **more: Any) -> KubeletReader:  # noqa: ANN401 - of a reader
+    """Return a reader of a kubelet whose files are in *directory*."""
+    return KubeletReader(
+        KubeletPaths(directory=directory),
+        pod_resources=SimulatedPodResources(kubelet),
+        pods=lambda: dict(kubelet.pods),
+        discover=lambda _root: kubelet.machine,
+        **more,
+    )
+
+
 async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane, tmp_path: Path) -> None:
     kubelet = ObservedKubelet()
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "config.yaml").write_bytes(kubelet.text)
     kubelet.write(tmp_path)
-    reader = KubeletReader(
-        KubeletPaths(directory=tmp_path),
-        pod_resources=SimulatedPodResources(kubelet),
-        pods=lambda: dict(kubelet.pods),
-        discover=lambda _root: kubelet.machine,
-    )
+    reader = reader_of(kubelet, tmp_path)
     async with ApiClient(find_access(plane.kubeconfig(tmp_path / "kubeconfig"))) as client:
         await define_host_states(client)
         node = await client.create(NODES, {"metadata": {"name": "host-a"}})
@@ -59,7 +65,7 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-    print("seconds from the kubelet's last write to the watch event:", [round(delay, 3) for delay in delays])  # noqa: T201
+    print("seconds from the kubelet's last write to the watch event:", [round(delay, 3) for delay in delays])
 
 
 async def test_slices_of_the_node_and_their_holders_are_published(plane: ControlPlane, tmp_path: Path) -> None:
@@ -71,13 +77,7 @@ async def test_slices_of_the_node_and_their_holders_are_published(plane: Control
     async with ApiClient(find_access(plane.kubeconfig(tmp_path / "kubeconfig"))) as client:
         await define_host_states(client)
         slices = SliceTable(client, "host-b")
-        reader = KubeletReader(
-            KubeletPaths(directory=tmp_path),
-            pod_resources=SimulatedPodResources(kubelet),
-            pods=lambda: dict(kubelet.pods),
-            slices=slices.known,
-            discover=lambda _root: kubelet.machine,
-        )
+        reader = reader_of(kubelet, tmp_path, slices=slices.known)
         metrics, publisher = ObserverMetrics("host-b"), Publisher(client, "host-b", uid="")
         observer = Observer(reader, publisher, metrics, timing=ObserverTiming(interval=0.0))
         for host in ("host-b", "host-c"):

@@ -1,5 +1,4 @@
 """``make image`` builds an image without a base image, twice the same, that containerd runs without privileges."""
-# ruff: noqa: S101
 
 from pathlib import Path
 

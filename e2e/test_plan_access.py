@@ -1,29 +1,21 @@
 """Who may create which Plan, and what of it may change, by a real API server with our definition and policy."""
-# ruff: noqa: S101
 
 import json
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import yaml
 
 from alignup.documents.plans import DEADLINE_SECONDS
 from e2e import control_plane
 from e2e.api import Api, RefusedError, until
-from e2e.control_plane import STRANGER, ControlPlane
-from e2e.observed_node import COLLECTIONS
-from tests.deploy.manifests import KUBERNETES, find_program
+from e2e.control_plane import STRANGER
+from e2e.marks import needs
+from e2e.planned_cluster import install_plans
 
-KUBECTL = find_program("kubectl")
-WHY = control_plane.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(control_plane.missing())
 
 PLANS = "/apis/alignup.dev/v1alpha1/plans"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-MERGE = "application/merge-patch+json"
-USER = [{"kind": "User", "name": "stranger", "apiGroup": "rbac.authorization.k8s.io"}]
 EVICT = {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}
 FORBIDDEN = 403
 LIMIT = 20  #: pods about which the policy asks
@@ -41,27 +33,16 @@ def plan(*pods: str, **spec: object) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """A stranger may write plans, and evict the pods of two namespaces and ``named/one``."""
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        made = Api(plane)
-        made.define(yaml.safe_load((KUBERNETES / "crds" / "plans.yaml").read_text("utf-8")))
-        for document in yaml.safe_load_all((KUBERNETES / "plans" / "creator-may-evict.yaml").read_text("utf-8")):
-            made.request("POST", COLLECTIONS[document["kind"]], document)
-        rule = {"apiGroups": ["alignup.dev"], "resources": ["plans", "plans/status"], "verbs": ["*"]}
-        made.request("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "plans"}, "rules": [rule]})
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "plans"}
-        bound = {"metadata": {"name": "plans"}, "roleRef": role, "subjects": USER}
-        made.request("POST", f"{RBAC}/clusterrolebindings", bound)
-        for namespace, rule in {"one": EVICT, "two": EVICT, "named": {**EVICT, "resourceNames": ["one"]}}.items():
-            made.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-            path = f"{RBAC}/namespaces/{namespace}"
-            made.request("POST", f"{path}/roles", {"metadata": {"name": "evict"}, "rules": [rule]})
-            role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "evict"}
-            bound = {"metadata": {"name": "evict"}, "roleRef": role, "subjects": USER}
-            made.request("POST", f"{path}/rolebindings", bound)
-        until("the policy is enforced", lambda: "the creator" in refusal(made, plan("forbidden/x")))
-        yield made
+    install_plans(api)
+    rule = {"apiGroups": ["alignup.dev"], "resources": ["plans", "plans/status"], "verbs": ["*"]}
+    api.allow_stranger("plans", rule)
+    for namespace, rule in {"one": EVICT, "two": EVICT, "named": {**EVICT, "resourceNames": ["one"]}}.items():
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        api.allow_stranger("evict", rule, namespace=namespace)
+    until("the policy is enforced", lambda: "the creator" in refusal(api, plan("forbidden/x")))
+    return api
 
 
 def refusal(api: Api, document: dict[str, Any], token: str = STRANGER) -> str:
@@ -114,7 +95,7 @@ def test_only_paused_can_be_changed(api: Api) -> None:
     assert created["spec"]["deadlineSeconds"] == DEADLINE_SECONDS
 
     for paused in (True, False):
-        patched = api.request("PATCH", path, {"spec": {"paused": paused}}, content=MERGE, token=STRANGER)
+        patched = api.merge(path, {"spec": {"paused": paused}}, token=STRANGER)
         assert patched["spec"]["paused"] is paused
     for change in (
         {"deadlineSeconds": 3600},
@@ -124,9 +105,9 @@ def test_only_paused_can_be_changed(api: Api) -> None:
         {"exempt": ["one"]},
     ):
         with pytest.raises(RefusedError, match=r"422.*only paused can be changed; create another Plan"):
-            api.request("PATCH", path, {"spec": change}, content=MERGE, token=STRANGER)
+            api.merge(path, {"spec": change}, token=STRANGER)
     with pytest.raises(RefusedError, match="422"):
-        api.request("PATCH", path, {"spec": None}, content=MERGE, token=STRANGER)
+        api.merge(path, {"spec": None}, token=STRANGER)
 
 
 def test_the_status_is_a_subresource(api: Api) -> None:
@@ -135,11 +116,11 @@ def test_the_status_is_a_subresource(api: Api) -> None:
     assert "status" not in created
 
     status = {"phase": "Running", "evicted": 1, "observedGeneration": 1, "steps": [{"phase": "Done"}]}
-    written = api.request("PATCH", f"{path}/status", {"status": status}, content=MERGE)
+    written = api.merge(f"{path}/status", {"status": status})
 
     assert (written["status"], written["metadata"]["generation"]) == (status, 1)
     with pytest.raises(RefusedError, match="422"):
-        api.request("PATCH", f"{path}/status", {"status": {"phase": "Lost"}}, content=MERGE)
+        api.merge(f"{path}/status", {"status": {"phase": "Lost"}})
 
 
 @pytest.mark.parametrize(
@@ -158,25 +139,19 @@ def test_invalid_plans_are_refused(api: Api, spec: dict[str, Any]) -> None:
         api.request("POST", PLANS, plan("one/a", **spec))
 
 
-@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
+@needs(control_plane.missing_kubectl())
 def test_kubectl_lists_waits_for_and_deletes_plans(api: Api) -> None:
-    access = api.plane.kubeconfig(api.plane.directory / "config")
-
-    def kubectl(*words: str) -> str:
-        command = [KUBECTL or "", "--kubeconfig", str(access), *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout  # noqa: S603
-
     name = api.request("POST", PLANS, plan("one/a"))["metadata"]["name"]
     complete = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"phase": "Succeeded", "evicted": 1, "message": "1 pod was evicted", "conditions": [complete]}
-    api.request("PATCH", f"{PLANS}/{name}/status", {"status": status}, content=MERGE)
+    api.merge(f"{PLANS}/{name}/status", {"status": status})
 
-    head, line = kubectl("get", f"plan/{name}").splitlines()
+    head, line = api.kubectl("get", f"plan/{name}").splitlines()
     assert head.split() == ["NAME", "PHASE", "EVICTED", "MESSAGE", "AGE"]
     assert line.split()[:3] == [name, "Succeeded", "1"]
     assert "1 pod was evicted" in line
-    assert kubectl("wait", "--for=condition=Complete", f"plan/{name}", "--timeout=60s").endswith("condition met\n")
-    assert json.loads(kubectl("get", "plans.alignup.dev", name, "-o", "json"))["kind"] == "Plan"
-    kubectl("patch", "plan", name, "--type=merge", "-p", '{"spec": {"paused": true}}')
-    kubectl("delete", f"plan/{name}")
+    assert api.kubectl("wait", "--for=condition=Complete", f"plan/{name}", "--timeout=60s").endswith("condition met\n")
+    assert json.loads(api.kubectl("get", "plans.alignup.dev", name, "-o", "json"))["kind"] == "Plan"
+    api.kubectl("patch", "plan", name, "--type=merge", "-p", '{"spec": {"paused": true}}')
+    api.kubectl("delete", f"plan/{name}")
     assert api.get(f"{PLANS}/{name}") is None

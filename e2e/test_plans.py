@@ -1,43 +1,44 @@
 """Plans are carried out with a real API server, scheduler, budgets and evictions, on simulated kubelets."""
-# ruff: noqa: S101, T201
 
 import asyncio
-import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
-from alignup.kubernetes.api import ApiClient, find_access
 from e2e import control_plane
 from e2e.api import Api, Document, until
 from e2e.control_plane import ControlPlane
-from e2e.definitions import define_host_states
+from e2e.definitions import DEPLOYED
 from e2e.fake_nodes import FakeNodes
-from e2e.planned_cluster import DEPLOYMENTS, FRAGMENTED, MERGE, OTHER, PLANS, PlannedCluster, audit_flags
+from e2e.marks import needs
+from e2e.planned_cluster import (
+    DEPLOYMENTS,
+    FRAGMENTED,
+    OTHER,
+    PLANS,
+    PlannedCluster,
+    audit_flags,
+    install_plans,
+)
 from e2e.schedule_replicas import NAMESPACE, ScheduleReplicas, extender_replicas, gate_controllers
-from tests.deploy.manifests import KUBERNETES, find_program
+from e2e.simulated_cluster import FLAGS, pod, working_nodes
 
-KUBECTL = find_program("kubectl")
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-WHY = control_plane.missing(PROGRAMS) or (None if KUBECTL else "not installed: kubectl")
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(control_plane.missing(PROGRAMS) or control_plane.missing_kubectl())
 
 CONTROLLERS = "deployment-controller,replicaset-controller,disruption-controller"
-ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 NODES = (FRAGMENTED, OTHER)
 
 
-def pod_spec(_name: str, cpus: int, **fields: object) -> Document:
-    limits = {"cpu": str(cpus), "memory": "1Gi"}
-    container = {"name": "app", "image": "none", "resources": {"limits": limits}}
-    return {"containers": [container], "terminationGracePeriodSeconds": 1, **fields}
+def pod_spec(name: str, cpus: int, **fields: Any) -> Document:  # noqa: ANN401 - of a pod
+    spec: Document = pod(name, cpus, **fields)["spec"]
+    return spec
 
 
 @contextmanager
@@ -48,15 +49,10 @@ def fake_nodes(plane: ControlPlane) -> Iterator[FakeNodes]:
     stop = asyncio.Event()
 
     async def work() -> None:
-        async with ApiClient(find_access(plane.kubeconfig(plane.directory / "nodes.json"))) as client:
-            await define_host_states(client)
-            nodes = FakeNodes(client)
-            for name in NODES:
-                await nodes.add(name)
-            async with nodes.working():
-                running.append(nodes)
-                ready.set()
-                await stop.wait()
+        async with working_nodes(plane, *NODES) as (_, nodes):
+            running.append(nodes)
+            ready.set()
+            await stop.wait()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(work()))
     thread.start()
@@ -71,13 +67,13 @@ def fake_nodes(plane: ControlPlane) -> Iterator[FakeNodes]:
 
 @pytest.fixture(params=["extender", "gate"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlannedCluster]:
-    flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", *audit_flags(tmp_path))
+    flags = (*FLAGS, *audit_flags(tmp_path))
     with ControlPlane(tmp_path, nodes=NODES, flags=flags) as plane, fake_nodes(plane) as nodes:
         plane.start_controllers(CONTROLLERS)
         api = Api(plane)
         api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        install_plans(api)
         planned = PlannedCluster(api, tmp_path, pod_spec, gated=request.param == "gate")
-        planned.install()
         planned.fragment()
         planned.deploy("large", 4)
         yield planned
@@ -94,21 +90,9 @@ def service(cluster: PlannedCluster, *, replicas: int = 1) -> AbstractContextMan
 def _deployed(cluster: PlannedCluster) -> Path:
     """Return a kubeconfig with the service account and the permissions that are deployed, and no others."""
     api = cluster.api
-    for path in ("schedule/access.yaml", "gate/access.yaml", "plans/access.yaml"):
-        for document in yaml.safe_load_all((KUBERNETES / path).read_text("utf-8")):
-            kind = document["kind"].lower()
-            namespace = document["metadata"].get("namespace", "")
-            scope = f"/namespaces/{namespace}" if namespace else ""
-            base = "/api/v1" if kind == "serviceaccount" else RBAC
-            api.request("POST", f"{base}{scope}/{kind}s", document)
-    answer = api.request("POST", f"{ACCOUNTS}/alignup-schedule/token", {"spec": {"expirationSeconds": 3600}})
-    return api.plane.kubeconfig(cluster.directory / "service.kubeconfig", {"token": answer["status"]["token"]})
-
-
-def kubectl(cluster: PlannedCluster, *words: str) -> str:
-    access = cluster.api.plane.kubeconfig(cluster.directory / "kubectl.kubeconfig")
-    command = [KUBECTL or "", "--kubeconfig", str(access), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout  # noqa: S603
+    api.install(*(DEPLOYED / part / "access.yaml" for part in ("schedule", "gate", "plans")))
+    user = {"token": api.account_token("alignup-schedule")}
+    return api.plane.kubeconfig(cluster.directory / "service.kubeconfig", user)
 
 
 def test_exactly_the_planned_pods_are_evicted_and_the_workload_runs(cluster: PlannedCluster) -> None:
@@ -116,7 +100,7 @@ def test_exactly_the_planned_pods_are_evicted_and_the_workload_runs(cluster: Pla
     planned = cluster.planned_evictions("room")
     begun = time.monotonic()
     with service(cluster):
-        waited = kubectl(cluster, "wait", "--for=condition=Complete", "plan/room", "--timeout=300s")
+        waited = cluster.api.kubectl("wait", "--for=condition=Complete", "plan/room", "--timeout=300s")
         print(f"{'gate' if cluster.gated else 'extender'}: {time.monotonic() - begun:.1f} s with the start")
         until("large runs", lambda: cluster.count_running("large") == 1, detail=lambda: cluster.detail("room"))
         until("the others run again", lambda: cluster.count_running("first") + cluster.count_running("second") == 2)
@@ -130,7 +114,7 @@ def test_exactly_the_planned_pods_are_evicted_and_the_workload_runs(cluster: Pla
     assert {step["phase"] for step in status["steps"]} == {"Done"}
     assert cluster.evictions() == planned
     assert len(planned) == 2
-    assert "Succeeded" in kubectl(cluster, "get", "plans")
+    assert "Succeeded" in cluster.api.kubectl("get", "plans")
 
 
 def test_a_budget_that_was_closed_after_planning_holds_an_eviction_up_until_it_is_open(cluster: PlannedCluster) -> None:
@@ -175,7 +159,7 @@ def test_deleting_a_plan_cancels_it(cluster: PlannedCluster) -> None:
         cluster.wait_plan("room", "the first pod is evicted", lambda status: status.get("evicted") == 1)
         cluster.wait_plan("room", "a budget forbids", lambda status: "disruption budget" in status.get("message", ""))
         (evicted,) = cluster.evictions()
-        kubectl(cluster, "delete", "plan/room")
+        cluster.api.kubectl("delete", "plan/room")
         cluster.permit(second)
         # Another plan is carried out only when the first one has ended.
         cluster.plan("deployment/large", "--name", "next")
@@ -189,11 +173,11 @@ def test_deleting_a_plan_cancels_it(cluster: PlannedCluster) -> None:
 def test_a_paused_plan_evicts_nothing_until_it_goes_on(cluster: PlannedCluster) -> None:
     cluster.plan("deployment/large", "--name", "room")
     path = f"{PLANS}/room"
-    cluster.api.request("PATCH", path, {"spec": {"paused": True}}, content=MERGE)
+    cluster.api.merge(path, {"spec": {"paused": True}})
     with service(cluster):
         cluster.wait_plan("room", "it is paused", lambda status: status.get("phase") == "Paused")
         assert cluster.evictions().total() == 0
-        cluster.api.request("PATCH", path, {"spec": {"paused": False}}, content=MERGE)
+        cluster.api.merge(path, {"spec": {"paused": False}})
         cluster.wait_final("room", "Succeeded")
 
     assert cluster.evictions() == cluster.planned_evictions("room")

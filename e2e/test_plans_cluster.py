@@ -1,5 +1,4 @@
 """Plans are carried out on real kubelets: a Deployment and a gang get room, and nothing is rejected."""
-# ruff: noqa: S101, T201
 
 import time
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from e2e.api import Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE
 from e2e.cluster_workloads import clear, count_pods
+from e2e.marks import needs
 from e2e.observed_node import make_container, make_pod
-from e2e.planned_cluster import BUDGETS, FRAGMENTED, OTHER, PlannedCluster, audit_flags
+from e2e.planned_cluster import BUDGETS, FRAGMENTED, OTHER, PlannedCluster, audit_flags, install_plans
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 
 def pod_spec(name: str, cpus: int, **fields: Any) -> Document:  # noqa: ANN401 - of a pod
@@ -29,9 +28,7 @@ def pod_spec(name: str, cpus: int, **fields: Any) -> Document:  # noqa: ANN401 -
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     place = tmp_path_factory.mktemp("cluster")
     with ClusterBed(place, {FRAGMENTED: WIDE, OTHER: WIDE}, flags=audit_flags(place)) as cluster:
-        print(f"\nnodes ready after {cluster.seconds:.0f} s", flush=True)
-        PlannedCluster(cluster.api, place, pod_spec).install()
-        cluster.check("start")
+        install_plans(cluster.api)
         yield cluster
 
 

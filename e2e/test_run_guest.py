@@ -3,7 +3,6 @@
 The distances are those of KEP-3545: NUMA nodes 0 and 1 are close, and so are 2 and 3. CPU 0 is reserved, so four CPUs
 fit NUMA nodes 1 and 2, 1 and 3, or 2 and 3.
 """
-# ruff: noqa: S101
 
 import json
 from pathlib import Path
@@ -14,8 +13,8 @@ import pytest
 from alignup.align import bits
 from e2e import disk, guest
 from e2e.guest import Node, Shape
+from e2e.marks import needs
 
-WHY = guest.missing()
 SHAPE = Shape(
     sockets=2,
     cores=2,
@@ -30,7 +29,7 @@ SLACK = 256  #: pages the kernel may have put elsewhere
 
 Observed = dict[str, Any]
 
-pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
+pytestmark = needs(guest.missing())
 
 
 @pytest.fixture(scope="module")

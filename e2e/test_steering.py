@@ -2,10 +2,8 @@
 
 The test is the cluster service: it writes instructions, and binds pods when the observer reports that they are ready.
 """
-# ruff: noqa: S101, T201
 
 import os
-import random
 import signal
 import statistics
 from collections.abc import Iterator
@@ -16,10 +14,10 @@ from e2e import cluster_guest
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, kubelet_config
 from e2e.cluster_workloads import clear
-from e2e.steered_node import FREE, MARKERS, NODE, RETURN_SECONDS, SteeredNode
+from e2e.marks import needs
+from e2e.steered_node import FREE, MARKERS, NODE, RETURN_SECONDS, SteeredNode, rounds
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing())
 
 ROUNDS = 6
 HOLD = 60  #: seconds; an emulated node on a busy machine is slow
@@ -35,18 +33,12 @@ def steered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteeredNode]:
 
 
 def test_every_pod_goes_to_the_numa_node_of_its_instruction(steered: SteeredNode) -> None:
-    order = random.Random(1)  # noqa: S311
-    count = 0
+    count = ROUNDS * len(FREE)
     steered.ready, steered.done = [], []
-    for _ in range(ROUNDS):
-        places = list(FREE)
-        while places == sorted(places):
-            order.shuffle(places)
-        expected = {f"pod-{count + number}": numa for number, numa in enumerate(places)}
+    for expected in rounds(count):
         for name, numa in expected.items():
             steered.steer(name, numa)
         steered.check(expected)
-        count += len(expected)
         clear(steered.node.api)
     for step, seconds in (("instruction → Ready", steered.ready), ("binding → Done", steered.done)):
         high = sorted(seconds)[int(len(seconds) * 0.99)]

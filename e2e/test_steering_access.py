@@ -1,39 +1,33 @@
 """Who may write which half of a SteeringInstruction, by a real API server with our definition, roles and policy."""
-# ruff: noqa: S101
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from alignup.kubernetes.api import Access, ApiClient, PatchType
-from alignup.kubernetes.api.credentials import UserCredentials
+from alignup.kubernetes.api import ApiClient, PatchType, find_access
 from alignup.kubernetes.api.errors import ApiStatusError, InvalidObjectError
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from e2e import control_plane
 from e2e.api import NODES, SECONDS, Api, RefusedError
-from e2e.control_plane import ControlPlane
-from e2e.observed_node import ACCOUNT, NAMESPACE, install_observer
+from e2e.marks import needs
+from e2e.observed_node import ACCOUNT, install_observer
 
-WHY = control_plane.missing()
-pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+pytestmark = [needs(control_plane.missing()), pytest.mark.anyio]
 
 INSTRUCTIONS = "/apis/alignup.dev/v1alpha1/steeringinstructions"
 POD = {"namespace": "default", "name": "train-0", "uid": "u"}
 READY = {"observedGeneration": 1, "phase": "Ready"}
-MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        made = Api(plane)
-        install_observer(made)
-        for name in "ab":
-            made.request("POST", NODES, {"metadata": {"name": name}})
-            made.request("POST", INSTRUCTIONS, instruction(name))
-        yield made
+def api(api: Api) -> Api:
+    install_observer(api)
+    for name in "ab":
+        api.request("POST", NODES, {"metadata": {"name": name}})
+        api.request("POST", INSTRUCTIONS, instruction(name))
+    return api
 
 
 def instruction(name: str, **spec: object) -> dict[str, Any]:
@@ -44,11 +38,8 @@ def instruction(name: str, **spec: object) -> dict[str, Any]:
 @pytest.fixture
 async def observer(api: Api) -> AsyncIterator[ApiClient]:
     """A client with the token of the observer of node a."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-    bound = {"apiVersion": "v1", "kind": "Node", "name": "a"}
-    token = api.request("POST", path, {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}})["status"]["token"]
-    authority = api.plane.certificate.read_bytes()
-    access = Access(server=api.plane.url, authority=authority, credentials=UserCredentials(token=token))
+    token = api.account_token(ACCOUNT, node="a")
+    access = find_access(api.plane.kubeconfig(api.plane.directory / "observer.kubeconfig", {"token": token}))
     async with ApiClient(access) as client:
         yield client
 
@@ -106,9 +97,9 @@ async def test_an_answer_to_another_instruction_is_refused(api: Api, observer: A
 def test_only_the_spec_makes_a_new_instruction(api: Api) -> None:
     path = f"{INSTRUCTIONS}/b"
     before = (api.get(path) or {})["metadata"]["generation"]
-    same = api.request("PATCH", path, {"spec": instruction("b")["spec"], "status": {"phase": "Done"}}, content=MERGE)
-    other = api.request("PATCH", path, {"spec": {"numaNodes": "0"}}, content=MERGE)
-    cleared = api.request("PATCH", path, {"spec": None}, content=MERGE)
+    same = api.merge(path, {"spec": instruction("b")["spec"], "status": {"phase": "Done"}})
+    other = api.merge(path, {"spec": {"numaNodes": "0"}})
+    cleared = api.merge(path, {"spec": None})
 
     assert [document["metadata"]["generation"] - before for document in (same, other, cleared)] == [0, 1, 2]
     assert same.get("status", {}).get("phase") != "Done"  # which is a subresource

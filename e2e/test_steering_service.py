@@ -2,16 +2,13 @@
 
 Pods that request a marker and name a NUMA node are compared with pods without the request.
 """
-# ruff: noqa: S101, T201
 
 import json
-import random
 import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -19,18 +16,16 @@ from alignup.align.workload.names import NUMA_ANNOTATION
 from alignup.documents.steering import MARKER_RESOURCE
 from alignup.placement.steered import STEERED_ANNOTATION
 from e2e import cluster_guest
-from e2e.api import PODS, until
+from e2e.api import PODS, Document, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW
 from e2e.cluster_workloads import clear
+from e2e.marks import needs
 from e2e.observed_node import make_container, make_pod
 from e2e.schedule_replicas import ScheduleReplicas
-from e2e.steered_node import FREE, INSTRUCTIONS, MARKERS, NODE, RETURN_SECONDS, SteeredNode
+from e2e.steered_node import INSTRUCTIONS, MARKERS, NODE, RETURN_SECONDS, SteeredNode, rounds
 
-WHY = cluster_guest.missing()
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
-
-Document = dict[str, Any]
+pytestmark = needs(cluster_guest.missing())
 
 COUNT = 40
 PLAIN = 14  #: pods without the request
@@ -50,27 +45,12 @@ class PodTimes:
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     with ClusterBed(tmp_path_factory.mktemp("cluster"), {NODE: NARROW}) as cluster:
-        print(f"\nnode ready after {cluster.seconds:.0f} s", flush=True)
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def steered(bed: ClusterBed) -> SteeredNode:
     return SteeredNode(bed.nodes[NODE])
-
-
-def rounds(count: int) -> Iterator[dict[str, int]]:
-    """Return *count* pods with their NUMA nodes, in rounds that fill the node in an order that is not the kubelet's."""
-    order = random.Random(1)  # noqa: S311
-    numbers = iter(range(count))
-    left = count
-    while left:
-        places = list(FREE)
-        while places == sorted(places):
-            order.shuffle(places)
-        places = places[:left]
-        left -= len(places)
-        yield {f"pod-{next(numbers)}": numa for numa in places}
 
 
 def create(bed: ClusterBed, name: str, numa: int | None) -> str:

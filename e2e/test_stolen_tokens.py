@@ -2,38 +2,33 @@
 
 It is the table in SECURITY.md. ``ALIGNUP_KUEUE_CRDS`` names a directory with the definitions of Kueue, for its part.
 """
-# ruff: noqa: S101
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from e2e import control_plane
-from e2e.api import NODES, PODS, Api, RefusedError, until
-from e2e.control_plane import ControlPlane
-from tests.deploy.manifests import BASE, KUBERNETES, NRI_DECIDE, SCHEDULE, SCHEDULER, find_program
+from e2e.api import MERGE, NODES, PODS, RBAC, Api, RefusedError, until
+from e2e.marks import needs
+from tests.deploy.manifests import BASE, KUBERNETES, NRI_DECIDE, SCHEDULE, SCHEDULER
 
-KUBECTL = find_program("kubectl")
 KUEUE = Path(os.environ.get("ALIGNUP_KUEUE_CRDS", "/nonexistent"))
-WHY = control_plane.missing() or (None if KUBECTL else "not installed: kubectl")
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(control_plane.missing() or control_plane.missing_kubectl())
 
 FORBIDDEN = 403
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 WEBHOOK = f"{ADMISSION}/mutatingwebhookconfigurations/alignup-gate"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SYSTEM = "/api/v1/namespaces/alignup"
 INSTRUCTIONS = "/apis/alignup.dev/v1alpha1/steeringinstructions"
 PLANS = "/apis/alignup.dev/v1alpha1/plans"
 HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
 CHECKS = "/apis/kueue.x-k8s.io/v1beta2/admissionchecks"
-MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
+APPLY = "application/apply-patch+yaml"
 SERVING = ("alignup-observer", "alignup-schedule", "alignup-scheduler", "alignup-nri")
 
 
@@ -191,32 +186,28 @@ CAN = {
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """An API server with everything that is deployed, steering and Kueue included."""
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        made = Api(plane)
-        access = plane.kubeconfig(tmp_path_factory.mktemp("access") / "config")
-        files = [KUBERNETES / "steer" / "access.yaml"]
-        if KUEUE.is_dir():
-            for name in ("workloads", "admissionchecks"):
-                made.define(yaml.safe_load((KUEUE / f"kueue.x-k8s.io_{name}.yaml").read_text("utf-8")))
-        folders = [BASE, SCHEDULE, SCHEDULER, NRI_DECIDE, *([KUBERNETES / "kueue"] if KUEUE.is_dir() else [])]
-        for option, path in [*(("-k", folder) for folder in folders), *(("-f", file) for file in files)]:
-            command = [KUBECTL or "", "--kubeconfig", str(access), "apply", option, str(path)]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603
-        for name in "ab":
-            made.request("POST", NODES, {"metadata": {"name": name}})
-            until("instructions are served", lambda: made.get(INSTRUCTIONS) is not None)
-            made.request("POST", INSTRUCTIONS, _instruction(name))
-        for name, gates in (("plain", []), ("other", []), ("gated", [{"name": "alignup.dev/placement"}])):
-            made.request("POST", PODS, {"metadata": {"name": name}, "spec": {**POD, "schedulingGates": gates}})
-        until("plans are served", lambda: made.get(PLANS) is not None)
-        made.request("POST", PLANS, PLAN)
-        for name in ("alignup-webhook", "other"):
-            made.request("POST", f"{SYSTEM}/secrets", {"metadata": {"name": name}})
-        other = {"metadata": {"name": "other"}, "webhooks": []}
-        made.request("POST", f"{ADMISSION}/mutatingwebhookconfigurations", other)
-        yield made
+    files = [KUBERNETES / "steer" / "access.yaml"]
+    if KUEUE.is_dir():
+        for name in ("workloads", "admissionchecks"):
+            api.define(KUEUE / f"kueue.x-k8s.io_{name}.yaml")
+    folders = [BASE, SCHEDULE, SCHEDULER, NRI_DECIDE, *([KUBERNETES / "kueue"] if KUEUE.is_dir() else [])]
+    for option, path in [*(("-k", folder) for folder in folders), *(("-f", file) for file in files)]:
+        api.kubectl("apply", option, path)
+    for name in "ab":
+        api.request("POST", NODES, {"metadata": {"name": name}})
+        until("instructions are served", lambda: api.get(INSTRUCTIONS) is not None)
+        api.request("POST", INSTRUCTIONS, _instruction(name))
+    for name, gates in (("plain", []), ("other", []), ("gated", [{"name": "alignup.dev/placement"}])):
+        api.request("POST", PODS, {"metadata": {"name": name}, "spec": {**POD, "schedulingGates": gates}})
+    until("plans are served", lambda: api.get(PLANS) is not None)
+    api.request("POST", PLANS, PLAN)
+    for name in ("alignup-webhook", "other"):
+        api.request("POST", f"{SYSTEM}/secrets", {"metadata": {"name": name}})
+    other = {"metadata": {"name": "other"}, "webhooks": []}
+    api.request("POST", f"{ADMISSION}/mutatingwebhookconfigurations", other)
+    return api
 
 
 def _instruction(name: str) -> dict[str, Any]:
@@ -226,14 +217,7 @@ def _instruction(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def token(api: Api) -> Callable[[str], str]:
     """Return the token of an account, on node ``a``, once the API server enforces the policies for it."""
-
-    def make(account: str) -> str:
-        bound = {"apiVersion": "v1", "kind": "Node", "name": "a"}
-        request = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
-        answer = api.request("POST", f"{SYSTEM}/serviceaccounts/{account}/token", request)
-        made: str = answer["status"]["token"]
-        return made
-
+    make = partial(api.account_token, node="a")
     observer, schedule = make("alignup-observer"), make("alignup-schedule")
     lies = create(INSTRUCTIONS, metadata=named("d"), apiVersion="alignup.dev/v1alpha1", kind="SteeringInstruction")
     until("the policy about observers is enforced", lambda: send(api, lies, observer) == FORBIDDEN)
@@ -275,10 +259,7 @@ def test_a_service_that_carries_out_plans_can_evict_pods_and_create_no_plan(
     api: Api, token: Callable[[str], str]
 ) -> None:
     api.request("POST", PODS, {"metadata": {"name": "planned"}, "spec": POD})
-    access = list(yaml.safe_load_all((KUBERNETES / "plans" / "access.yaml").read_text("utf-8")))
-    paths = [f"{RBAC}/{document['kind'].lower()}s" for document in access]
-    for path, document in zip(paths, access, strict=True):
-        api.request("POST", path, document)
+    api.install(KUBERNETES / "plans" / "access.yaml")
     stolen = token("alignup-schedule")
     can = {
         "list plans": Write("GET", PLANS),
@@ -294,8 +275,8 @@ def test_a_service_that_carries_out_plans_can_evict_pods_and_create_no_plan(
         allowed = {name: send(api, write, stolen) for name, write in can.items()}
         refused = {name: send(api, write, stolen) for name, write in cannot.items()}
     finally:
-        for path in paths:
-            api.request("DELETE", f"{path}/alignup-plans")
+        for kind in ("clusterroles", "clusterrolebindings"):
+            api.request("DELETE", f"{RBAC}/{kind}/alignup-plans")
         until("the role is gone", lambda: send(api, can["list plans"], stolen) == FORBIDDEN)
     assert {name: status for name, status in allowed.items() if status >= 300} == {}
     assert {name: status for name, status in refused.items() if status != FORBIDDEN} == {}
@@ -309,7 +290,6 @@ def test_of_a_workload_only_our_admission_check_can_be_written(api: Api, token: 
     api.request("POST", WORKLOADS, {**kind, "metadata": {"name": "job"}, "spec": spec})
     checks = [check("alignup", "Pending"), check("other", "Pending")]
     path = f"{WORKLOADS}/job/status"
-    api.request("PATCH", path, {"status": {"admissionChecks": checks, "conditions": [CONDITION]}}, content=MERGE)
     stolen = token("alignup-schedule")
     kept = {"admissionChecks": checks, "conditions": [CONDITION]}
     refused: dict[str, dict[str, Any]] = {
@@ -325,7 +305,11 @@ def test_of_a_workload_only_our_admission_check_can_be_written(api: Api, token: 
     def write(status: dict[str, Any]) -> int:
         return send(api, Write("PATCH", path, {"status": {**kept, **status}}), stolen)
 
-    until("the policy about workloads is enforced", lambda: write(refused["another check"]) == FORBIDDEN)
+    def enforced() -> bool:
+        api.merge(path, {"status": kept})  # undoes an earlier attempt: writing the same again is no change
+        return write(refused["another check"]) == FORBIDDEN
+
+    until("the policy about workloads is enforced", enforced)
     assert {name: write(status) for name, status in refused.items()} == dict.fromkeys(refused, FORBIDDEN)
     assert send(api, Write("PATCH", f"{WORKLOADS}/job", {"spec": {"priority": 9}}), stolen) == FORBIDDEN
     assert send(api, ours, stolen) == 200

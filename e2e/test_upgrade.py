@@ -3,7 +3,6 @@
 ``ALIGNUP_KUBERNETES_BIN=DIR:DIR`` names the directories of at least two releases. The control plane is that of the
 newest one; of the others only the kubelet is needed.
 """
-# ruff: noqa: S101, T201
 
 import json
 import re
@@ -11,19 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from alignup.align.release import find_release
 from e2e import cluster_guest, control_plane
-from e2e.api import PODS
+from e2e.api import PODS, Document
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import WIDE, kubelet_config
 from e2e.guest_kubelet import KUBELET_DIR
+from e2e.marks import needs
 from e2e.observed_node import ObservedNode, make_container, make_pod
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,7 @@ def kubelets() -> list[Kubelet]:
 
 KUBELETS = kubelets()
 TOO_FEW = f"set {control_plane.VARIABLE} to DIR:DIR, with kubelets of at least two releases"
-WHY = cluster_guest.missing([KUBELETS[-1].directory]) if len(KUBELETS) > 1 else TOO_FEW
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = needs(cluster_guest.missing([KUBELETS[-1].directory]) if len(KUBELETS) > 1 else TOO_FEW)
 
 PAIRS = pytest.mark.parametrize(
     ("old", "new"), [pytest.param(*pair, id=f"{pair[0].version}-{pair[1].version}") for pair in pairwise(KUBELETS)]
@@ -76,9 +72,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedNode]:
     place = tmp_path_factory.mktemp("cluster")
     with ClusterBed(place, {NODE: WIDE}, programs=KUBELETS[-1].directory, files=files) as bed:
         observed = bed.nodes[NODE]
-        gpus = [{"id": "gpu-0", "nodes": [0]}, {"id": "gpu-1", "nodes": [1]}]
-        offer = {"resource": "example.com/gpu", "devices": gpus, "preferred": False, "pre_start_required": False}
-        observed.guest.ask("start", offer={**offer, "endpoint": "gpu.sock"})
+        observed.guest.ask("start_plugin", resource="example.com/gpu", devices={"gpu-0": [0], "gpu-1": [1]})
         yield observed
 
 
@@ -156,6 +150,13 @@ def start_empty(node: ObservedNode, kubelet: Kubelet, config: Document) -> None:
     node.check(f"kubelet {kubelet.version}")
 
 
+def start_until_exit(node: ObservedNode, kubelet: Kubelet, config: Document) -> tuple[int, str]:
+    """Replace the kubelet by one that stops at once; return its exit status and its log."""
+    node.guest.ask("stop_process", name="kubelet")
+    node.guest.ask("start_kubelet", config=config, program=kubelet.program)
+    return node.guest.ask("wait_exit", name="kubelet"), node.guest.ask("log", name="kubelet")
+
+
 @PAIRS
 def test_what_is_said_about_running_pods_comes_true(node: ObservedNode, old: Kubelet, new: Kubelet) -> None:
     """The kubelet is upgraded and full-pcpus-only switched on, a pod takes all whole cores, and it is rolled back.
@@ -204,10 +205,7 @@ def test_a_kubelet_stops_at_settings_that_were_said_to_stop_it(
     start_empty(node, old, config)
 
     code, report = Upgrade(node, old, new, config).predict()
-    node.guest.ask("stop_process", name="kubelet")
-    node.guest.ask("start_kubelet", config=config, program=new.program)
-    stopped = node.guest.ask("wait_exit", name="kubelet")
-    log = node.guest.ask("log", name="kubelet")
+    stopped, log = start_until_exit(node, new, config)
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
 
     assert (code, report["safe"], report["sharedErrors"]) == (1, False, [])
@@ -226,10 +224,8 @@ def test_a_kubelet_stops_at_state_files_that_were_said_to_stop_it(
     start_empty(node, new, {**PLAIN, "featureGates": {"PodLevelResourceManagers": True}})
 
     code, report = Upgrade(node, new, old, PLAIN).predict()
-    node.guest.ask("stop_process", name="kubelet")
-    node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
-    stopped = node.guest.ask("wait_exit", name="kubelet")
-    log = node.guest.ask("log", name="kubelet").replace('\\"', '"')
+    stopped, log = start_until_exit(node, old, PLAIN)
+    log = log.replace('\\"', '"')
     node.guest.ask("remove", names=FILES)
     node.guest.ask("start_kubelet", config=PLAIN, program=old.program)
 

@@ -28,7 +28,7 @@ class WatchFaults:
 
     repeated: float = 0.05  #: at once, or after a few others
     reordered: float = 0.005  #: after the next one; a client lists again
-    chance: random.Random = field(default_factory=lambda: random.Random(1))  # noqa: S311
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
     done: Counter[str] = field(default_factory=Counter)
 
     async def disturb(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

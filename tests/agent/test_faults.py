@@ -1,4 +1,4 @@
-"""Faults that an agent must survive; ``e2e/test_agent_faults.py`` has longer versions."""
+"""Faults that an agent must survive; ``e2e/test_agent_faults.py`` has those of real disks and plugin processes."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ LARGE = {"note": "x" * 20_000}  #: annotations of a pod
 
 @pytest.mark.soak
 def test_an_agent_killed_under_load_keeps_every_acknowledged_decision(tmp_path):
-    kills = rounds(3, soak=100)
+    kills = rounds(3, soak=200)
 
     assert kill_again_and_again(tmp_path / "root", kills=kills, seed=SEED) >= kills * PODS_PER_KILL
 
@@ -157,7 +157,7 @@ def test_malformed_requests_do_no_harm(tmp_path):
 
 @pytest.mark.soak
 def test_admitting_and_releasing_pods_leaks_nothing(tmp_path):
-    count = rounds(40, soak=2_000)
+    count = rounds(40, soak=5_000)
     with running(tmp_path / "root", "--history", "50") as agent:
         come_and_go(agent, 60)
         before, size = memory_of(agent), (agent.root / NAME).stat().st_size
