@@ -117,7 +117,7 @@ class Nodes:
     def admit(self, name: str) -> None:
         """Let the kubelet of a node admit the pod, and its observer report it."""
         self.kubelets[name].run(ASKED)
-        self.put(self.kubelets[name].host_state(name, 2))
+        self.put(self.kubelets[name].host_state(name, generation=2))
 
 
 def figures() -> Iterator[Figure]:

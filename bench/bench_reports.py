@@ -76,7 +76,7 @@ class ReportingNode:
 
     def _line(self, name: str, generation: int = 0) -> bytes:
         head = {"metadata": {"name": name, "uid": "1"}, "machineGeneration": 1}
-        document = {**self.kubelet.host_state(name, generation), **head}
+        document = {**self.kubelet.host_state(name, generation=generation), **head}
         return b'{"type":"MODIFIED","object":%b}' % encode(document)
 
 

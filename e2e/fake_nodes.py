@@ -43,7 +43,7 @@ class FakeNodes:
     async def report(self, name: str) -> None:
         """Publish what a kubelet holds."""
         generation = self._generations[name] = self._generations.get(name, 0) + 1
-        await self._client.apply(HOST_STATES.at(name), self.kubelets[name].host_state(name, generation))
+        await self._client.apply(HOST_STATES.at(name), self.kubelets[name].host_state(name, generation=generation))
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

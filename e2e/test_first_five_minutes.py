@@ -28,7 +28,6 @@ from e2e.guest_kubelet import IMAGE
 from e2e.observed_node import install_observer
 from e2e.programs import user_environment
 from tests.collect.clusters import NODE, SECRET, busy_kubelet, rejected_pod
-from tests.observe.api_objects import state_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "first-five-minutes.md"
 READERS = "/api/v1/namespaces/kube-system/pods"
@@ -217,7 +216,7 @@ def test_the_permissions_of_the_page_suffice(cluster: Api, tmp_path: Path) -> No
 
 def test_a_host_state_gives_the_answer_without_a_reader(cluster: Api, tmp_path: Path) -> None:
     cluster.define(DEPLOYED / "crds" / "hoststates.yaml")
-    cluster.request("POST", HOST_STATES.path(), state_of("host-b", busy_kubelet()))
+    cluster.request("POST", HOST_STATES.path(), busy_kubelet().host_state("host-b"))
     put_rejected(cluster, "seen", "host-b")
 
     done = collect(cluster, tmp_path, pod="seen")

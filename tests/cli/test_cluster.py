@@ -21,7 +21,7 @@ from alignup.schedule.cluster_snapshot import NodeSummary
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.align.hosts import pod
 from tests.cli.commands import in_process, python
-from tests.observe.api_objects import SERVED, api_pod, node, running_server, state_of
+from tests.observe.api_objects import SERVED, api_pod, node, running_server
 from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
@@ -64,7 +64,7 @@ def cluster():
     server.put(node("d", unschedulable=True))
     for name, kubelet in (("a", ObservedKubelet()), ("b", busy), ("d", ObservedKubelet())):
         problems, observed = (["a gap"], "2026-01-01T00:00:00Z") if name == "b" else ([], "")
-        server.put(state_of(name, kubelet, problems=problems, observed_at=observed))
+        server.put(kubelet.host_state(name, problems=problems, observed_at=observed))
     wide = replace(pod("wide", cpu="4", memory="1Gi"), labels={"size": "wide"})
     server.put(api_pod(wide, "", phase="Pending", schedulingGates=[{"name": "example.com/wait"}]))
     server.put(
@@ -272,7 +272,7 @@ def ask_one_node(tmp_path):
         with running_server(ApiServer()) as server:
             server.serve(SERVED)
             server.put({**node("a"), "status": status or {}})
-            server.put(state_of("a", kubelet or ObservedKubelet()))
+            server.put((kubelet or ObservedKubelet()).host_state("a"))
             server.write_kubeconfig(tmp_path / "config")
             return in_process("cluster", *words, "--kubeconfig", tmp_path / "config", **options)
 

@@ -13,7 +13,7 @@ from alignup.testing.api_server import ApiFault, ApiServer
 from tests.align.hosts import make_pod
 from tests.cli.commands import in_process
 from tests.cli.manifests import pod_manifest
-from tests.observe.api_objects import SERVED, api_pod, node, running_server, served, state_of
+from tests.observe.api_objects import SERVED, api_pod, node, running_server, served
 from tests.observe.kubelets import ObservedKubelet
 
 REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
@@ -52,7 +52,7 @@ class PlannedCluster:
             self.server.put(document)
         for name, kubelet in self.kubelets.items():
             self.server.put(node(name, labels={"kubernetes.io/hostname": name}))
-            self.server.put(state_of(name, kubelet))
+            self.server.put(kubelet.host_state(name))
 
     def ask(self, *arguments: str) -> Any:
         self.publish()

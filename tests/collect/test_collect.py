@@ -21,7 +21,7 @@ from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
 from tests.cli.commands import in_process, measured, start
 from tests.collect.clusters import NODE, SECRET, NodeServer, busy_kubelet, put_node, rejected_pod
-from tests.observe.api_objects import api_pod, running_server, state_of
+from tests.observe.api_objects import api_pod, running_server
 from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
 
@@ -54,7 +54,7 @@ def collect(cluster, tmp_path):
 
 def observed(server):
     """Install an observer."""
-    server.put(state_of(NODE, server.kubelet))
+    server.put(server.kubelet.host_state(NODE))
 
 
 def mutations(server):
@@ -512,7 +512,7 @@ def test_an_archive_is_checked_before_an_upgrade(cluster, collect, tmp_path):
 @pytest.mark.parametrize("by_observer", [True, False])
 def test_sub_ids_are_in_the_archive(cluster, collect, tmp_path, by_observer):
     if by_observer:
-        cluster.put({**state_of(NODE, cluster.kubelet), "subIds": {"subuid": "65536:4294901760"}})
+        cluster.put({**cluster.kubelet.host_state(NODE), "subIds": {"subuid": "65536:4294901760"}})
     (cluster.state / "etc").mkdir()
     (cluster.state / "etc/subuid").write_text("root:1:65536\nkubelet:65536:4294901760\n")
 

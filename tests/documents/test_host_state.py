@@ -29,7 +29,7 @@ from alignup.observe.published_objects import host_state
 from alignup.testing.simulated_kubelet import DEVICES
 from tests.align.hosts import GPU, pod
 from tests.effort import bounded, examples
-from tests.observe.api_objects import received, state_of
+from tests.observe.api_objects import received
 from tests.observe.kubelets import ObservedKubelet
 from tests.strategies_pods import aligned, container, guaranteed, pods
 
@@ -460,7 +460,8 @@ def full_kubelet(*uids):
 def test_a_report_costs_what_changed():
     uids = [f"pod-{number}" for number in range(100)]
     states = [
-        received(state_of("n", full_kubelet(*listed), machine_generation=1)) for listed in (uids, [*uids[:-1], "other"])
+        received(full_kubelet(*listed).host_state("n", machine_generation=1))
+        for listed in (uids, [*uids[:-1], "other"])
     ]
     reader = host_state_reader()
     with pytest.raises(AssertionError, match="too much work"), bounded(3_000):
@@ -475,7 +476,7 @@ def test_a_report_costs_what_changed():
 
 def test_a_machine_with_the_same_generation_is_not_read_again():
     """The generation is that of one object; a new one begins again."""
-    state = received(state_of("n", ObservedKubelet(), machine_generation=3))
+    state = received(ObservedKubelet().host_state("n", machine_generation=3))
     reader = host_state_reader()
     first = reader.read(state)
     unread = state.replace(machine=Raw(b'"not read"'), configuration=Raw(b'"not read"'))
@@ -488,7 +489,7 @@ def test_a_machine_with_the_same_generation_is_not_read_again():
 
 
 def test_a_pod_that_is_listed_twice_is_refused():
-    state = state_of("n", busy_kubelet())
+    state = busy_kubelet().host_state("n")
     state["ledger"]["pods"].append(state["ledger"]["pods"][2])  # it holds no CPUs
 
     with pytest.raises(StateError, match="default/shared and default/shared have the same uid"):
@@ -496,7 +497,7 @@ def test_a_pod_that_is_listed_twice_is_refused():
 
 
 def test_a_pod_that_cannot_be_decoded_is_named():
-    state = state_of("n", busy_kubelet())
+    state = busy_kubelet().host_state("n")
     state["ledger"]["pods"][1]["cpus"] = 7
 
     with pytest.raises(AlignError, match=r"ledger.pods\[1\]: Expected `object`, got `int` - at `\$.cpus`"):

@@ -9,15 +9,11 @@ from typing import Any
 from alignup.align.workload import Pod
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import HostStateObject
-from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.api import Resource
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.kubernetes.manifests.pod_decoder import pod_to_dict
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
 from alignup.testing.api_server import ApiServer, ServedResource
-from tests.observe.kubelets import ObservedKubelet
 
 
 def served(resource: Resource[Any], *, status: bool = False) -> ServedResource:
@@ -74,12 +70,6 @@ def overflowing_pod(name: str, host: str = "", **spec: Any) -> dict[str, Any]:
     phase = "Running" if host else "Pending"
     spec |= {"containers": containers, "nodeName": host}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase}}
-
-
-def state_of(name: str, kubelet: ObservedKubelet, **changes: Any) -> dict[str, Any]:
-    state = host_state(join(kubelet.sources())).replace(generation=1, **changes)
-    kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
-    return {**kind, "metadata": {"name": name}, **to_object(state)}
 
 
 def received(state: dict[str, Any]) -> HostStateObject:

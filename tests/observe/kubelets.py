@@ -4,8 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.errors import PluginError
+from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.plugins.pod_resources import ListedPod, ListedResources, PodResourcesClient
-from alignup.observe.observation import Sources
+from alignup.observe.observation import Sources, join
+from alignup.observe.published_objects import host_state
 from alignup.testing.simulated_kubelet import SimulatedKubelet
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ class ObservedKubelet(SimulatedKubelet):
             kubelet="1",
         )
         return replace(made, **changes)
+
+    @property
+    def published_state(self) -> HostStateDocument:
+        return host_state(join(self.sources()))
 
 
 class SimulatedPodResources(PodResourcesClient):

@@ -16,7 +16,6 @@ from alignup.machines.synthetic import parse
 from alignup.observe.claim_devices import place_slices
 from alignup.observe.observation import Observation, UnchangedParts, join
 from tests.align.hosts import pod
-from tests.observe.api_objects import state_of
 from tests.observe.kubelets import ObservedKubelet
 
 DRIVER, POOL = "gpu.example.com", "host-a"
@@ -96,7 +95,7 @@ def test_the_report_has_the_places_of_devices_of_claims_in_the_pci_tree():
     kubelet = ObservedKubelet(machine=replace(MACHINE, pci=pci))
     kubelet.slices = (slice_of(SliceDevice(gpu(0), {PCI_BUS_ID: "0000:81:00.0"}), SliceDevice(gpu(1))),)
 
-    state = state_of("host-a", kubelet)
+    state = kubelet.host_state("host-a")
 
     (group,) = state["ledger"]["pci"]  # of the device of a claim, not of the others
     assert (group["addresses"], group["path"]) == (["0000:81:00.0"], "pci0000:80/0000:80:01.0")

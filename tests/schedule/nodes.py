@@ -4,7 +4,7 @@ from typing import Any
 
 from alignup.align.workload import Pod
 from alignup.testing.api_server import ApiServer
-from tests.observe.api_objects import SERVED, STEERING, api_pod, node, state_of
+from tests.observe.api_objects import SERVED, STEERING, api_pod, node
 from tests.observe.kubelets import ObservedKubelet
 
 
@@ -27,7 +27,7 @@ class SimulatedNodes:
     def report(self, name: str, **changes: object) -> None:
         """The observer of a node publishes what its kubelet holds."""
         generation = self._generations[name] = self._generations.get(name, 0) + 1
-        state = state_of(name, self.kubelets[name], **changes)
+        state = self.kubelets[name].host_state(name, **changes)
         self.server.put({**state, "generation": generation})
 
     def create(self, pod: Pod, host: str = "", **options: Any) -> None:

@@ -14,7 +14,7 @@ from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, present_host, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
 from tests.align.hosts import GIB, GPU, pod
-from tests.observe.api_objects import api_pod, node, overflowing_pod, received, state_of
+from tests.observe.api_objects import api_pod, node, overflowing_pod, received
 from tests.observe.kubelets import ObservedKubelet
 
 ADMITS, REJECTS, UNKNOWN, NOT_CONSIDERED = NodeAnswerKind
@@ -36,7 +36,7 @@ def view(kubelets, *pods, nodes=(), now=0.0, **states):
     unlisted = [each for each in held if each["metadata"]["uid"] not in known]
     return build_view(
         [convert(each, NODES.type) for each in (*listed, *nodes)],
-        [received(state_of(name, each, **states)) for name, each in kubelets.items()],
+        [received(each.host_state(name, **states)) for name, each in kubelets.items()],
         [convert(each, PODS.type) for each in (*pods, *unlisted)],
         now=now,
     )
@@ -93,7 +93,7 @@ def test_a_node_whose_ledger_is_unknown_says_why():
 
 
 def test_a_host_state_without_a_node_is_left_out():
-    made = build_view([], [received(state_of("gone", kubelet()))], [])
+    made = build_view([], [received(kubelet().host_state("gone"))], [])
 
     assert made.notes == ("HostState gone is left out: there is no such node",)
     assert answers(made) == {}
@@ -101,7 +101,7 @@ def test_a_host_state_without_a_node_is_left_out():
 
 def test_a_pod_that_is_no_longer_listed_has_ended():
     busy = kubelet(pod("a", cpu="4", memory="1Gi"))
-    states = [received(state_of("a", busy))]
+    states = [received(busy.host_state("a"))]
 
     snapshot = build_view([convert(node("a"), NODES.type)], states, [])
 
@@ -273,7 +273,7 @@ def test_pods_are_bound_in_the_order_in_which_they_were_scheduled(deleting):
 
 @pytest.mark.parametrize(("asked", "used"), [("", "1.37"), ("v1.34.2", "1.34")])
 def test_kubelets_can_decide_as_those_of_another_release(asked, used):
-    states = [received(state_of("a", kubelet()))]
+    states = [received(kubelet().host_state("a"))]
 
     snapshot = build_view([convert(node("a"), NODES.type)], states, [], kubelet_version=asked)
 

@@ -7,7 +7,7 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.cluster_upgrade import check_nodes
 from tests.align.hosts import pod
-from tests.observe.api_objects import api_pod, node, overflowing_pod, received, state_of
+from tests.observe.api_objects import api_pod, node, overflowing_pod, received
 from tests.observe.kubelets import ObservedKubelet
 
 PODS = [pod("young", cpu="2", memory="1Gi"), pod("old", cpu="4", memory="1Gi")]
@@ -22,7 +22,7 @@ def check(version: str, changes=None, *, present="v1.37.0"):
         document = api_pod(held, "a")
         document["metadata"]["creationTimestamp"] = f"2026-01-0{9 - day}T00:00:00Z"
         documents.append(convert(document, ApiPod))
-    state = state_of("a", kubelet)
+    state = kubelet.host_state("a")
     state["configuration"] = {**state["configuration"], **(changes or {})}
     nodes = [{**node(name), "status": {"nodeInfo": {"kubeletVersion": present}}} for name in ("b", "a")]
     states = [received(state)]
@@ -67,7 +67,7 @@ def test_patch_releases_are_the_same_release(present):
 
 def test_a_node_with_a_pod_that_cannot_be_read_cannot_be_checked():
     nodes = [convert(node("a"), ApiNode)]
-    states = [received(state_of("a", ObservedKubelet()))]
+    states = [received(ObservedKubelet().host_state("a"))]
     pods = [convert(overflowing_pod("large", "a"), ApiPod)]
 
     (a,) = check_nodes(nodes, states, pods, find_release("1.36"))
@@ -104,7 +104,7 @@ def test_gates_that_are_due_are_a_warning():
 def test_sub_ids_of_a_node_are_checked():
     kubelet = ObservedKubelet()
     nodes = [convert({**node("a"), "status": {"nodeInfo": {"kubeletVersion": "v1.37.0"}}}, ApiNode)]
-    states = [received({**state_of("a", kubelet), "subIds": {"subgid": "65536:4294901760"}})]
+    states = [received({**kubelet.host_state("a"), "subIds": {"subgid": "65536:4294901760"}})]
 
     (a,) = check_nodes(nodes, states, [], find_release("1.38"))
 
@@ -122,7 +122,7 @@ def test_pods_that_wait_and_get_another_answer_are_named():
     waiting = [api_pod(pod(name, cpu="3", memory="1Gi"), "") for name in ("one", "two")]
 
     (a,) = check_nodes(
-        nodes, [received(state_of("a", kubelet))], [convert(each, ApiPod) for each in waiting], find_release("1.38")
+        nodes, [received(kubelet.host_state("a"))], [convert(each, ApiPod) for each in waiting], find_release("1.38")
     )
 
     (change,) = a.pods  # both have the same requests

@@ -16,7 +16,7 @@ from alignup.schedule.live_cluster_options import LiveClusterOptions
 from alignup.testing.replay import replay
 from tests.align.hosts import pod
 from tests.deadlines import until
-from tests.observe.api_objects import api_pod, node, received, state_of
+from tests.observe.api_objects import api_pod, node, received
 from tests.observe.kubelets import ObservedKubelet
 from tests.placement.located_hosts import GPU, GPU_CLASS, device_pod, located_machine
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
@@ -78,7 +78,7 @@ async def test_rules_of_plugins_hold_for_all_nodes(start_live, nodes, tmp_path):
 
 @pytest.mark.parametrize(("rules", "admits"), [({}, False), ({GPU: PluginRule.NVIDIA}, True)])
 def test_cluster_why_counts_every_choice_of_the_plugins(rules, admits):
-    state = received(state_of("a", located_kubelet()))
+    state = received(located_kubelet().host_state("a"))
 
     view = build_view([received_node("a")], [state], [], plugin_rules=rules)
 
@@ -90,7 +90,7 @@ def received_node(name):
 
 
 def test_an_older_host_state_cannot_say():
-    state = state_of("a", located_kubelet())
+    state = located_kubelet().host_state("a")
     for name in ("pci", "links"):
         state["ledger"].pop(name)
     view = build_view([received_node("a")], [received(state)], [])

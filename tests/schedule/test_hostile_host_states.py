@@ -17,7 +17,7 @@ from alignup.picture.machine_text import draw_text
 from alignup.placement.cluster import Cluster
 from tests.align.hosts import GPU, pod
 from tests.effort import SEED, bounded, did, rounds
-from tests.observe.api_objects import received, state_of
+from tests.observe.api_objects import received
 from tests.observe.kubelets import ObservedKubelet
 
 MUTATIONS = rounds(300, soak=20_000)  #: of each of three runs
@@ -59,7 +59,7 @@ def document():
     device = SliceDevice(DeviceId("nic.example.com", "b", "nic-0"), {NUMA_NODE: 1})
     kubelet.slices = (Slice("slice", "nic.example.com", "b", 1, 1, devices=(device,)),)
     kubelet.claims["other"] = {"default/nic": (device.id,)}
-    return state_of("b", kubelet)
+    return kubelet.host_state("b")
 
 
 def places(value, collected):

@@ -27,7 +27,7 @@ from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.kept_texts import kept_texts
-from tests.observe.api_objects import api_pod, node, overflowing_pod, state_of
+from tests.observe.api_objects import api_pod, node, overflowing_pod
 from tests.observe.kubelets import ObservedKubelet
 from tests.schedule.assumptions import assume, forget
 from tests.schedule.claim_objects import claim, resource_slice
@@ -611,7 +611,7 @@ async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
     """Apart from bounded memories: of ended pods, which a report may contain or a scheduler ask about, and of parts."""
     kubelet = ObservedKubelet()
     kubelet.run(pod("any", cpu="1", memory="1Gi"))
-    state, watched = state_of("any", kubelet), Watched(live)
+    state, watched = kubelet.host_state("any"), Watched(live)
     for number in range(GONE):
         for document in objects_of_node(number, state):
             watched.happen(EventType.ADDED, document)

@@ -40,7 +40,7 @@ class Together:
         """Publish what the kubelet holds while all markers are there, and wait until the service has read it."""
         await until(lambda: self.kubelet.at_rest)
         self._published += 1
-        state = api_objects.state_of(HOST, self.kubelet)
+        state = self.kubelet.host_state(HOST)
         self.server.put({**state, "generation": self._published})
         live = self.service.live
         await until(lambda: (record := live.cluster.record(HOST)) and record.report.sequence == self._published)

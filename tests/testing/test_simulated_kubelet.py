@@ -4,12 +4,9 @@ import pytest
 
 from alignup.align.errors import StateError
 from alignup.align.workload import Pod
-from alignup.documents.host_state.writer import to_object
 from alignup.kubernetes.kubelet_files.allocated_pods import read_allocated_pods
 from alignup.kubernetes.kubelet_files.ledger import restore_ledger
 from alignup.kubernetes.kubelet_files.state_files import read_state_files
-from alignup.observe.observation import join
-from alignup.observe.published_objects import host_state
 from alignup.testing.simulated_kubelet import SimulatedKubelet
 from tests.align.hosts import make_pod
 from tests.observe.kubelets import ObservedKubelet
@@ -76,6 +73,4 @@ def test_the_files_have_what_the_kubelet_counts_with(kubelet, tmp_path):
 
 
 def test_the_host_state_is_the_one_that_an_observer_publishes(kubelet):
-    published = host_state(join(kubelet.sources())).replace(generation=7)
-
-    assert kubelet.host_state("a", 7) == kubelet.host_state("a") | to_object(published)
+    assert super(ObservedKubelet, kubelet).published_state == kubelet.published_state

@@ -202,15 +202,19 @@ class SimulatedKubelet(PodAdmission):
         """What PodResources lists as allocatable."""
         return list_allocatable(self.host)
 
-    def host_state(self, name: str, generation: int = 1) -> dict[str, Any]:
-        """Return the HostState that ``alignup observe`` publishes about this node."""
-        state = HostStateDocument(
-            generation=generation,
+    @property
+    def published_state(self) -> HostStateDocument:
+        """What ``alignup observe`` publishes about this node, but for its generation."""
+        return HostStateDocument(
             kubelet="1",
             machine=machine_document(self.host.machine),
             configuration=configuration.alignment_fields(self.configuration),
             ledger=ledger_document(self.host.ledger, self.host.machine),
         )
+
+    def host_state(self, name: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - of a HostStateDocument
+        """Return the HostState of this node, with *fields* instead of those that are published."""
+        state = self.published_state.replace(**{"generation": 1, **fields})
         kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
         return {**kind, "metadata": {"name": name}, **to_object(state)}
 
