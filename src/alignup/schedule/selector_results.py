@@ -5,7 +5,7 @@ for those of others: a slice ends early, the rest is computed in the background,
 up its time counts as unknown. All budgets fill up again.
 
 Searching devices for claims is limited, too. Claims for which a search tries many combinations, on each of thousands of
-nodes, would keep everybody waiting for minutes. Most claims need less than ``FREE_SECONDS`` on a node, which does not
+nodes, would keep all others waiting for minutes. Most claims need less than ``FREE_SECONDS`` on a node, which does not
 count.
 """
 
