@@ -22,7 +22,8 @@ from alignup.kubernetes.manifests.device_selectors import SelectorError, relevan
 SLICE_SECONDS = 0.05  #: of computing at once; it takes twice as long until the next whole slice
 CLAIM_SECONDS, NAMESPACE_SECONDS, PERIOD = 10.0, 60.0, 600.0  #: of computing in a period
 SEARCH_SECONDS = 1.0  #: of searching devices in a period, for the claims of a namespace
-FREE_SECONDS, FREE_DEVICE_SECONDS = 0.0002, 0.000_005  #: of a search on a node, and for each of its devices
+#: Of a search on a node, and for each of its devices: ten times what one takes for most claims.
+FREE_SECONDS, FREE_DEVICE_SECONDS = 0.0005, 0.000_01
 MAX_RESULTS = 100_000  #: that are kept
 MAX_PAYERS = 4_096  #: claims and namespaces whose budgets are remembered
 MAX_PENDING = 10_000  #: selectors on devices of nodes that wait for their slice
