@@ -265,7 +265,7 @@ async def test_claims_that_need_long_searches_do_not_block_the_service(server, l
     await until(lambda: len(device_names(live, "b")) == 7 and ("default", "bomb") in claims.objects.templates)
     bomb = claiming(pod("bomb"), template="bomb")
     with capture_logs() as logs:
-        decisions = (live.claim_fit(bomb, "b") for _ in range(5_000))
+        decisions = (live.claim_fit(bomb, "b") for _ in range(2_000))
         assert next(decisions).reason == "not enough free devices for its claims"
         uncertain = next(decision for decision in decisions if not decision.certain)
 
