@@ -357,13 +357,55 @@ def test_a_log_is_never_trusted(cluster, collect):
         assert "the log of the reader is " in done.stderr
 
 
+def test_a_reader_prints_its_own_parts_only(cluster, collect, tmp_path):
+    """A node can lie about itself, not about the pods that the API server has."""
+    members = [("etc/subuid", b"kubelet:1:2\n"), ("pods.json", b"{}"), ("pod.json", b"{}")]
+    cluster.log = log_of(gzip.decompress(packed(members)))
+    archive = tmp_path / "case.tar.gz"
+
+    collect("web", "--yes", "--archive", archive)
+
+    parts = archives.read(archive).parts
+    assert parts["etc/subuid"] == b"kubelet:1:2\n"
+    assert json.loads(parts["pod.json"])["kind"] == "Pod"
+    assert json.loads(parts["pods.json"])["kind"] == "List"
+
+
 LARGE = 1 << 20  #: times 76 bytes
+
+
+def log_of(archive):
+    """The log of a reader that prints this archive."""
+    content = base64.encodebytes(gzip.compress(archive, 1))
+    return b"-----BEGIN ALIGNUP RECORDING-----\n" + content + b"-----END ALIGNUP RECORDING-----\n"
 
 
 def bomb():
     """The log of a reader whose content decompresses to 256 MiB, more than the command may use."""
-    content = base64.encodebytes(gzip.compress(bytes(1 << 28), 1))
-    return b"-----BEGIN ALIGNUP RECORDING-----\n" + content + b"-----END ALIGNUP RECORDING-----\n"
+    return log_of(bytes(1 << 28))
+
+
+def sparse_log():
+    """The log of a reader with a file of 1 GiB, all of it a hole."""
+    member = tarfile.TarInfo("state/cpu_manager_state")
+    member.pax_headers = {"GNU.sparse.map": f"{1 << 30},0", "GNU.sparse.size": str(1 << 30)}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+    return log_of(buffer.getvalue())
+
+
+def log_of_headers():
+    """The log of a reader whose archive has 3,000 headers of one file, each within the other."""
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
+    return log_of((header.tobuf(tarfile.GNU_FORMAT) + bytes(512)) * 3_000)
+
+
+def log_with_state():
+    """The log of a reader with a state file of 3 MiB that would take 600 MiB when it is decoded."""
+    content = b'{"Data":{"PodDeviceEntries":[' + b"{}," * (1 << 20) + b"{}]}}"
+    return log_of(gzip.decompress(packed([("state/kubelet_internal_checkpoint", content)])))
 
 
 @pytest.mark.parametrize(
@@ -375,12 +417,21 @@ def bomb():
             "machine and state files of the kubelet: .*larger than 4 MiB",
             id="log",
         ),
-        pytest.param(bomb, lambda: b"{}", "the log of the reader has more than 16 MiB", id="compressed log"),
+        pytest.param(bomb, lambda: b"{}", "the log of the reader has more than 4 MiB", id="compressed log"),
+        pytest.param(sparse_log, lambda: b"{}", "is rejected: 'state/cpu_manager_state' is a sparse file", id="hole"),
+        pytest.param(log_of_headers, lambda: b"{}", "rejected: a member has headers of more than", id="headers"),
+        pytest.param(log_with_state, lambda: b"{}", "more than 100000 commas, colons and brackets", id="state file"),
         pytest.param(
             lambda: b"",
             lambda: b"[" * 76 * LARGE,
-            "configuration of the kubelet: .*larger than 4 MiB",
+            "configuration of the kubelet: .*larger than 1 MiB",
             id="configuration",
+        ),
+        pytest.param(
+            lambda: b"",
+            lambda: b'{"kubeletconfig":[' + b"{}," * ((1 << 18) + 80_000) + b"{}]}",
+            "configuration of the kubelet: the kubelet's /configz has no kubeletconfig",
+            id="configuration of many values",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from alignup.placement.cluster import Cluster, Confirmed
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.host_report import Cause, PodStage
+from alignup.placement.host_verdicts import HostVerdicts
 from alignup.placement.pod_demands import find_refusal
 from alignup.placement.verdict import DEFECT, UNSETTLED_DEVICES, WAITS_FOR_CONFIRMATION
 from tests.align.hosts import GPU, admit, arrivals, hosts, make_host, make_pod
@@ -217,6 +218,37 @@ class TestSearch:
         assert (len(answer.bindings), len(answer.rest), answer.proved) == (5, 1, False)
         assert answer.steps <= 40
         assert not cluster.feasible_gang(members, max_steps=0).bindings
+
+    def test_work_is_limited_however_many_pods_differ_and_whatever_they_have(self, monkeypatch):
+        """A member of a gang can have twenty containers, and each member others, so that nothing is decided once."""
+        decided: list[str] = []
+        admit_tentatively, of_tentative = HostVerdicts.admit_tentatively, HostVerdicts.of_tentative
+
+        def counted(method):
+            def decide(*arguments):
+                decided.append(method.__name__)
+                return method(*arguments)
+
+            return decide
+
+        monkeypatch.setattr(HostVerdicts, "admit_tentatively", counted(admit_tentatively))
+        monkeypatch.setattr(HostVerdicts, "of_tentative", counted(of_tentative))
+        cluster = cluster_of(**{f"h{number}": make_host() for number in range(4)})
+        members = [
+            Pod(
+                name=f"member-{number}",
+                uid=f"member-{number}",
+                containers=tuple(container(f"c{index}", {"memory": f"{number + 1}Mi"}) for index in range(20)),
+            )
+            for number in range(400)
+        ]
+
+        answer = cluster.feasible_gang(members, max_steps=100)
+
+        assert (answer.fits, answer.proved) == (False, False)
+        assert len(decided) <= 2 * 100 / 5
+        assert set(answer.verdicts) == {pod.uid for pod in answer.rest}
+        assert len(answer.rest) + len(answer.bindings) == len(members)
 
     def test_members_go_to_eligible_hosts_only(self):
         cluster = cluster_of(a=make_host(), b=make_host(), c=make_host())

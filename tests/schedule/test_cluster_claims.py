@@ -229,3 +229,32 @@ async def test_selectors_over_budget_leave_the_choice_to_the_scheduler(server, l
     assert (fit.possible, fit.certain) == (True, False)
     assert "take more than 10 s of computing in 10 minutes; only the scheduler can tell" in fit.reason
     assert len([entry for entry in logs if entry["event"] == "selectors take too long"]) == 1
+
+
+async def test_claims_that_need_long_searches_do_not_block_the_service(server, live, claims):
+    """Each node would take tens of milliseconds, and a cluster has thousands; nothing of it can be kept."""
+    attributes = [{"serial": {"int": number}} for number in range(7)]
+    devices = [{"name": f"d{number}", "attributes": values} for number, values in enumerate(attributes)]
+    server.put(resource_slice("b", devices=devices))
+    requests = [{"name": f"r{number}", "exactly": {"deviceClassName": "gpu"}} for number in range(7)]
+    constraint = {"matchAttribute": f"{DRIVER}/serial", "requests": ["r5", "r6"]}
+    document = template("bomb")
+    document["spec"]["spec"] = {"devices": {"requests": requests, "constraints": [constraint]}}
+    other = template()
+    other["metadata"]["namespace"] = "other"
+    server.put(other)
+    server.put(document)
+    await until(lambda: len(device_names(live, "b")) == 7 and ("default", "bomb") in claims.objects.templates)
+    bomb = claiming(pod("bomb"), template="bomb")
+    with capture_logs() as logs:
+        decisions = (live.claim_fit(bomb, "b") for _ in range(2_000))
+        assert next(decisions).reason == "not enough free devices for its claims"
+        uncertain = next(decision for decision in decisions if not decision.certain)
+
+    assert uncertain.possible
+    assert "takes more than 1 s of computing in 10 minutes; only the scheduler can tell" in uncertain.reason
+    assert [entry["namespace"] for entry in logs if entry["event"] == "searching devices takes too long"] == ["default"]
+    assert live.explain_claims(replace(bomb, uid="another"), "a") == ()
+    others = replace(WANTING, namespace="other")
+    assert live.claim_fit(others, "a") == ClaimFit(possible=True)
+    assert live.explain_claims(others, "a") != ()

@@ -8,6 +8,7 @@ from alignup.schedule.selector_results import (
     CLAIM_SECONDS,
     NAMESPACE_SECONDS,
     PERIOD,
+    SEARCH_SECONDS,
     SLICE_SECONDS,
     PendingSelectorError,
     SelectorBudgetError,
@@ -115,3 +116,50 @@ def test_a_selector_that_fails_on_a_device_keeps_the_reason_and_the_others_are_c
     assert made.match(CLAIM, failing, DEVICES[98])
     with pytest.raises(SelectorError, match="fails for device"):
         made.match(CLAIM, failing, DEVICES[99])
+
+
+def searching(cost):
+    """Results, a search of 20 devices that takes *cost* seconds, and the names of those who were reported."""
+    made, reports = results(Clock(0.0), pended=lambda: None)
+    made.cpu_clock = cpu_clock = Clock(0.0)
+
+    def search(namespace="ml"):
+        def find():
+            cpu_clock.now += cost
+            return made.match((namespace, "claim"), SELECTORS, DEVICES[0])
+
+        return made.search(namespace, 20, find)
+
+    return made, search, reports
+
+
+def test_searches_that_most_claims_need_take_no_time_of_a_budget():
+    _, search, reports = searching(cost=0.0002)
+
+    assert all(search() for _ in range(100_000))
+    assert not reports
+
+
+def test_a_namespace_has_a_budget_for_long_searches_and_others_go_on():
+    made, search, reports = searching(cost=SEARCH_SECONDS / 10)
+    for _ in range(11):
+        search()
+
+    message = "searching devices for the claims of namespace ml takes more than 1 s of computing in 10 minutes"
+    for _ in range(2):
+        with pytest.raises(SelectorBudgetError, match=message):
+            search()
+    assert search("other")
+    assert reports == [("ml", "searches")]
+
+    made.clock.now += PERIOD
+    assert search()
+
+
+def test_one_search_ends_when_it_has_used_up_the_time_of_all():
+    made, search, _ = searching(cost=2 * SEARCH_SECONDS)
+
+    with pytest.raises(SelectorBudgetError, match="searching devices for its claims takes more than 1 s"):
+        search()
+
+    assert made.match(CLAIM, SELECTORS, DEVICES[0])

@@ -43,6 +43,7 @@ class Part(StrEnum):
 #: The directories of the kubelet's state files, and of its ranges of IDs.
 STATE, ETC = "state", "etc"
 STATE_PARTS = (Part.CPU_STATE, Part.MEMORY_STATE, Part.DEVICE_STATE)
+READER_PARTS = (Part.RECORDING, *STATE_PARTS, Part.SUBUID, Part.SUBGID)  #: what a reader prints; others are not its own
 
 
 class MissingPart(Document, frozen=True):

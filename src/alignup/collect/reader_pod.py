@@ -10,17 +10,17 @@ import binascii
 import gzip
 import io
 import secrets
-import tarfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from alignup.align.errors import AlignError, SourceError
-from alignup.collect.collection import Part
+from alignup.align.errors import OWN_LIMIT, AlignError, SourceError, StateError
+from alignup.collect.collection import READER_PARTS, Part
 from alignup.kubernetes.api import ApiClient, Resource
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
 from alignup.kubernetes.api.objects import ObjectMeta
+from alignup.kubernetes.kubelet_files.go_json import count_marks
 from alignup.kubernetes.kubelet_files.state_files import (
     CPU_FILE,
     DEVICE_PATH,
@@ -30,6 +30,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
 )
 from alignup.kubernetes.manifests.pod_decoder import ObjectPart
 from alignup.machines import record_script
+from alignup.machines.archive import members_of
 
 IMAGE = "busybox:stable"
 NAMESPACE = "kube-system"
@@ -38,7 +39,8 @@ SECONDS = 120.0  #: for the image and the reader itself
 PREFIX = "alignup-reader-"  #: of its name
 MOUNT, ETC_MOUNT = "/kubelet", "/etc-of-node"
 POLL_SECONDS = 0.5
-MAX_LOG, MAX_CONTENT = 4 << 20, 16 << 20  #: bytes; large machines have a hundredth of it
+MAX_LOG, MAX_CONTENT = 4 << 20, 4 << 20  #: bytes; large machines have a twentieth of it
+MAX_MARKS = 100_000  #: commas, colons and brackets of the state of devices; large nodes have half of it
 
 _BEGIN, _END = "-----BEGIN ALIGNUP RECORDING-----", "-----END ALIGNUP RECORDING-----"
 #: Reasons why a container waits that do not pass by themselves.
@@ -234,23 +236,20 @@ def read_log(log: bytes) -> dict[str, bytes]:
         packed_log = base64.b64decode("".join(lines[begin + 1 : end]), validate=True)
         with gzip.GzipFile(fileobj=io.BytesIO(packed_log)) as compressed:
             content = compressed.read(MAX_CONTENT + 1)
-        if len(content) > MAX_CONTENT:
-            raise SourceError(f"the log of the reader has more than {MAX_CONTENT >> 20} MiB")
-        parts = {}
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                if member.isreg() and name in set(Part) and (file := archive.extractfile(member)):
-                    parts[name] = file.read()
-    except (binascii.Error, OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except (binascii.Error, OSError, EOFError, zlib.error) as error:
         raise SourceError(f"the log of the reader is damaged: {error}") from error
-    return parts
+    if len(content) > MAX_CONTENT:
+        raise SourceError(f"the log of the reader has more than {MAX_CONTENT >> 20} MiB")
+    contents, _ = members_of(io.BytesIO(content), name="the log of the reader", limit=lambda _path: MAX_CONTENT)
+    return {str(part): contents[part] for part in READER_PARTS if part in contents}
 
 
 def without_responses(text: bytes) -> bytes:
     """Return the state file of devices without what plugins set in containers: variables, mounts, annotations.
 
-    ``StateError`` if it cannot be read.
+    ``StateError`` if it cannot be read, or is larger than that of any node.
     """
+    if count_marks(text) > MAX_MARKS:
+        raise StateError(f"{Part.DEVICE_STATE}: more than {MAX_MARKS} commas, colons and brackets {OWN_LIMIT}")
     state = parse_device_state(text, path=Part.DEVICE_STATE)
     return dump_device_state(replace(state, entries=tuple(replace(entry, response=b"") for entry in state.entries)))

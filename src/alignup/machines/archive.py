@@ -101,11 +101,18 @@ def read_members(file: Path, *, limit: Callable[[str], int]) -> tuple[dict[str, 
     *limit* says how many bytes of a path are wanted; of a longer file, there is one byte more than that.
     """
     with open_input(file) as stream, _decompressed(stream, name=str(file)) as source:
-        reader = _ArchiveReader(file, source, limit)
-        try:
-            reader.read_members()
-        except (*_DAMAGED, RecursionError, ValueError) as error:
-            raise SourceError(f"{file} is not an archive: {error}") from error
+        return members_of(source, name=str(file), limit=limit)
+
+
+def members_of(
+    source: "_Content", *, name: str, limit: Callable[[str], int]
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return the same as ``read_members``, of an archive that is not compressed."""
+    reader = _ArchiveReader(name, source, limit)
+    try:
+        reader.read_members()
+    except (*_DAMAGED, RecursionError, ValueError) as error:
+        raise SourceError(f"{name} is not an archive: {error}") from error
     return reader.contents, reader.links
 
 
@@ -118,10 +125,10 @@ def _machine_limit(path: str) -> int:
 class _ArchiveReader(io.RawIOBase):
     """Collects the members of an archive; ``tarfile`` reads its bytes through this object, which limits them."""
 
-    def __init__(self, file: Path, source: "_Content", limit: Callable[[str], int]) -> None:
+    def __init__(self, name: str, source: "_Content", limit: Callable[[str], int]) -> None:
         self.contents: dict[str, bytes] = {}
         self.links: dict[str, str] = {}
-        self._file = file
+        self._name = name
         self._source = source
         self._limit = limit
         self._left = MAX_ARCHIVE_BYTES
@@ -195,7 +202,7 @@ class _ArchiveReader(io.RawIOBase):
             raise self._rejected(f"its names and contents have more than {MAX_ARCHIVE_CONTENT_BYTES} bytes")
 
     def _rejected(self, reason: str) -> SourceError:
-        return SourceError(f"{self._file} is rejected: {reason}")
+        return SourceError(f"{self._name} is rejected: {reason}")
 
 
 _Content = io.BufferedIOBase | IO[bytes]

@@ -6,7 +6,8 @@ if the members are bound in its order. Members of one gang do not wait for repor
 Members with the same shape and the same eligible hosts are of one *kind*. The hosts are filled one after the other, the
 best first, with the kind that fewest hosts admit first. For one kind, this places as many members as possible. With
 several kinds, it may not. Then the search continues with all numbers of members of each kind that each host can hold,
-in any order of binding, and with all sums of these. Hosts that decide alike are searched once, and the work is limited.
+in any order of binding, and with all sums of these. Hosts that decide alike are searched once, and the work is limited:
+by steps, by kinds, and for the reasons why the rest does not fit by as many steps again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from alignup.placement.verdict import Feasibility
 
 MAX_STEPS = 2500  #: of one search; a step is a decision, or the addition of ``_ADDITIONS`` numbers of members
 _ADDITIONS = 400
+_CONTAINERS = 4  #: of a pod, for which a decision about it takes about a step
+MAX_KINDS = 200  #: that are searched; a gang of as many different pods would take minutes
 
 EligibleHosts = Callable[[Pod], Collection[str]]  #: the hosts that a scheduler considers for a member
 HasRoom = Callable[[str, Sequence[Pod]], bool]  #: whether a host has room for the last of these beside the others
@@ -84,6 +87,8 @@ def place_gang(  # noqa: PLR0913 - one question
     def fits(host: str, path: _Path) -> bool:
         return has_room is None or has_room(host, [kinds[number].members[0] for number in path])
 
+    not_searched = [pod for kind in kinds[MAX_KINDS:] for pod in kind.members]
+    kinds = kinds[:MAX_KINDS]
     search = _Search(verdicts, records, kinds, placed_on, max_steps)
     paths, proved = search.fill_hosts(fits)
     if not proved and len(kinds) > 1:
@@ -93,12 +98,13 @@ def place_gang(  # noqa: PLR0913 - one question
     members_left = [iter(kind.members) for kind in kinds]
     new_bindings = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
     rest = {pod.uid: number for number, left in enumerate(members_left) for pod in left}
-    reasons = {number: search.verdicts_beside(paths, number) for number in set(rest.values())}
+    reasons = {number: search.verdicts_beside(paths, number) for number in sorted(set(rest.values()))}
+    unknown_uids = {pod.uid: Feasibility({}) for pod in not_searched}
     return GangAnswer(
         bindings=(*placed_before, *new_bindings),
-        rest=tuple([pod for pod in waiting_pods if pod.uid in rest]),
-        verdicts={uid: reasons[number] for uid, number in rest.items()},
-        proved=proved,
+        rest=tuple([pod for pod in waiting_pods if pod.uid in rest or pod.uid in unknown_uids]),
+        verdicts={uid: reasons[number] for uid, number in rest.items()} | unknown_uids,
+        proved=proved and not not_searched,
         steps=search.steps,
     )
 
@@ -114,6 +120,11 @@ def _sort_into_kinds(verdicts: HostVerdicts, members: Iterable[Pod], eligible: E
         shape = verdicts.shape(pod)
         kinds.setdefault((shape, hosts), _Kind(shape, hosts, [])).members.append(pod)
     return list(kinds.values())
+
+
+def _weight(kind: _Kind) -> int:
+    """Return how many steps a decision about a member counts as."""
+    return max(1, len(kind.shape.pod.all_containers) // _CONTAINERS)
 
 
 class _OutOfStepsError(Exception):
@@ -141,6 +152,7 @@ class _Search:
         self._holding = sorted(set(placed_on.values()))  #: hosts whose kept verdicts count members of the gang
         self._member_counts: _Counts = tuple([len(kind.members) for kind in kinds])
         self._work = 0  #: in additions
+        self._steps_to_explain = max_steps
 
     @property
     def steps(self) -> int:
@@ -204,7 +216,12 @@ class _Search:
         """Return the verdicts of eligible hosts on one more member of a kind, beside the placed members."""
         kind = self._kinds[number]
         verdicts = {host: verdict for host, verdict in self._tables[number].verdicts.items() if kind.may_use(host)}
-        for host in {*paths, *self._holding}.intersection(verdicts):
+        weight = _weight(kind)
+        for host in sorted({*paths, *self._holding}.intersection(verdicts)):
+            if self._steps_to_explain < weight:
+                del verdicts[host]  # what it said without the placed members is not true any more
+                continue
+            self._steps_to_explain -= weight
             current = self._start(host)
             for kind_number in paths.get(host, ()):
                 current = current and self._after[current, kind_number]
@@ -237,7 +254,7 @@ class _Search:
         if not kind.may_use(host):
             return None
         if key not in self._after:
-            self._spend(len(current.states) * _ADDITIONS)
+            self._spend(len(current.states) * _weight(kind) * _ADDITIONS)
             self._after[key] = self._verdicts.admit_tentatively(host, current, kind.shape)
         return self._after[key]
 

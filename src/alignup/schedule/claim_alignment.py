@@ -10,6 +10,7 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.scheduling.facts import Explained
 from alignup.placement.verdict import Verdict
 from alignup.schedule.known_claims import KnownClaims, ObjectName
+from alignup.schedule.selector_results import SelectorBudgetError
 
 
 def explain_claims(
@@ -19,8 +20,9 @@ def explain_claims(
     verdict: Verdict,
     fresh: Mapping[ObjectName, Claim] | None = None,
 ) -> Explained:
-    """Return the claims of *pod* beside each of the placements that *verdict* allows; empty if the host is unknown.
+    """Return the claims of *pod* beside each of the placements that *verdict* allows.
 
+    The result is empty if the host is unknown, or if the namespace of the pod has used up its time for searches.
     *fresh* claims were read later than the others.
     """
     if record is None:
@@ -39,4 +41,11 @@ def explain_claims(
             for device in host_claims.devices
         ]
         host_claims = host_claims._replace(devices=tuple(devices))
-    return tuple(host_claims.explain(pod, placements, host) for placements in verdict.possible_placements)
+    try:
+        return claims.selectors.search(
+            pod.namespace,
+            len(host_claims.devices),
+            lambda: tuple(host_claims.explain(pod, placements, host) for placements in verdict.possible_placements),
+        )
+    except SelectorBudgetError:
+        return ()

@@ -41,7 +41,7 @@ from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import shape_key
 from alignup.placement.scheduling.facts import ClaimFit
 from alignup.schedule.node_selection import selects_node
-from alignup.schedule.selector_results import Payer, SelectorResults
+from alignup.schedule.selector_results import SEARCHES, Payer, SelectorBudgetError, SelectorResults
 
 MAX_SLICE_DEVICES = 4_096  #: of one slice; the API server accepts 128
 MAX_DEVICES = 500_000  #: of all slices
@@ -189,7 +189,13 @@ class KnownClaims:
             return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
         devices = self.devices_of(node, machine)
         taken_ids = set() if idle else {device.id for device in devices if device.id in self._holders}
-        return self._fit_devices(without_devices, devices, taken_ids, self._matching(pod, node, devices))
+        matches = self._matching(pod, node, devices)
+        try:
+            return self.selectors.search(
+                pod.namespace, len(devices), lambda: self._fit_devices(without_devices, devices, taken_ids, matches)
+            )
+        except SelectorBudgetError as error:
+            return ClaimFit(possible=True, reason=str(error), certain=False)
 
     def fit_on(self, pod: Pod, node: str, record: HostRecord | None, *, idle: bool = False) -> ClaimFit:
         """Return the same as ``fit``, from what is known of a host."""
@@ -258,7 +264,10 @@ class KnownClaims:
         return matches
 
     def _report_budget(self, payer: Payer) -> None:
-        self._report("selectors take too long", namespace=payer[0], claims=payer[1])
+        if payer[1] == SEARCHES:
+            self._report("searching devices takes too long", namespace=payer[0])
+        else:
+            self._report("selectors take too long", namespace=payer[0], claims=payer[1])
 
     def _is_shared(self, id_: DeviceId) -> bool:
         parts = (part for parts in self._pools.get(id_[:2], {}).values() for part in parts)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from alignup.align.errors import ParseError
 from alignup.kubernetes.kubelet_files.go_json import (
     MAX_DEPTH,
+    MAX_MARKS,
     STRING,
     GoField,
     GoNumber,
@@ -299,3 +300,14 @@ values = st.fixed_dictionaries(
 @given(values)
 def test_a_written_value_reads_back(value):
     assert decode(OUTER, encode(OUTER, value).encode()) == (value, None)
+
+
+def test_a_text_that_would_take_much_memory_is_not_decoded():
+    struct = GoType(
+        "State", Kind.STRUCT, fields=(GoField("list", "List", GoType("[]string", Kind.SLICE, elem=STRING)),)
+    )
+
+    value, error = decode(struct, b'{"list":[' + b'"",' * MAX_MARKS + b'""]}')
+
+    assert error == "more than 1000000 commas, colons and brackets (a limit of alignup)"
+    assert value == struct.zero

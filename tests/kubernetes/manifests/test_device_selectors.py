@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, DeviceClass, DeviceId, SliceDevice
 from alignup.align.quantity import Quantity
+from alignup.kubernetes.manifests import device_selectors
 from alignup.kubernetes.manifests.device_selectors import (
     FailingSelectorError,
     FileSelectors,
@@ -110,12 +111,35 @@ BOMBS = {
 }
 
 
+SEARCH = 'device.attributes["d"].hay.contains(device.attributes["d"].needle)'
+
+
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_selector_of_a_file_has_limits_of_memory_and_time(bomb):
     matches = FileSelectors(ClaimObjects({"any": DeviceClass("any")}))
 
     with pytest.raises(LongSelectorError, match="takes more than 1 s or 128 MB, which only the scheduler computes"):
         matches(ClaimRequest("gpu", "any", selectors=(BOMBS[bomb],)), GPU)
+
+
+def test_selectors_of_a_file_that_are_cheap_each_have_the_same_limit_of_time():
+    matches = FileSelectors(ClaimObjects({"any": DeviceClass("any")}))
+    selector = " || ".join(f'device.attributes["d"].i == -{number}' for number in range(1, 250))
+    devices = [SliceDevice(DeviceId("d", "p", str(number)), {"d/i": number}) for number in range(10_000)]
+
+    with pytest.raises(LongSelectorError, match="takes more than 1 s or 128 MB, which only the scheduler computes"):
+        assert not any(matches(ClaimRequest("gpu", "any", selectors=(selector,)), device) for device in devices)
+
+
+@pytest.mark.parametrize("hay", ["a" * 2_000_000, ("a" * 2_000_000,), ("a",) * 2_000], ids=["text", "item", "list"])
+def test_values_of_a_file_that_are_long_are_only_used_in_the_process(hay, monkeypatch):
+    """Searching one in another can take hours, in a call that nothing else ends."""
+    device = SliceDevice(DeviceId("d", "p", "x"), {"d/hay": hay, "d/needle": "a" * 1_000_000 + "b"})
+    matches = FileSelectors(ClaimObjects({"any": DeviceClass("any")}))
+    monkeypatch.setattr(device_selectors, "select", None)
+
+    with pytest.raises(SelectorError):
+        matches(ClaimRequest("gpu", "any", selectors=(SEARCH,)), device)
 
 
 def test_selectors_of_a_file_that_repeat_something_are_evaluated_as_others_are():

@@ -15,7 +15,7 @@ from alignup.kubernetes.api.objects import ApiNode
 from alignup.kubernetes.api.timing import Timing
 from alignup.kubernetes.configuration import Configuration, ConfigurationText
 
-MAX_CONFIGZ = 4 << 20  #: bytes, from a kubelet that nobody vouches for
+MAX_CONFIGZ = 1 << 20  #: bytes, from a kubelet that nobody vouches for; decoded, it can be 20 times as large
 _KUBELET_PORT = 10250
 _KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does
 

@@ -18,10 +18,11 @@ from functools import cached_property, lru_cache
 from typing import Any, Union
 
 from alignup.align import bits
-from alignup.align.errors import ParseError
+from alignup.align.errors import OWN_LIMIT, ParseError
 
 #: Go allows 10000 levels; a state file has fewer than ten.
 MAX_DEPTH = 100
+MAX_MARKS = 1_000_000  #: commas, colons and brackets, which take about 300 bytes each; a large node has 50,000
 
 Value = Any  #: a value of the Go type at hand
 
@@ -236,11 +237,18 @@ def decode(
     """
     decoder = _Decoder(names_map_keys=names_map_keys)
     value: dict[str, Value] = into or struct.zero
+    if count_marks(text) > MAX_MARKS:
+        return value, f"more than {MAX_MARKS} commas, colons and brackets {OWN_LIMIT}"
     try:
         decoder.read(struct, parse(text), value)
     except ParseError as error:
         return value, str(error)
     return value, decoder.error
+
+
+def count_marks(text: bytes) -> int:
+    """Return how many commas, colons and brackets *text* has, which limits how much it can be when it is decoded."""
+    return sum(map(text.count, (b",", b":", b"[", b"{")))
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 As in Kubernetes, attributes of a domain that the device does not have are an empty map.
 
 An API server refuses selectors that cost too much time or memory. Selectors in a file are not checked, so
-:class:`FileSelectors` evaluates them in a process with limits, unless nothing in them repeats or enlarges a value.
+:class:`FileSelectors` limits the time of all, and evaluates them in a process with limits, unless nothing in them
+repeats or enlarges a value.
 """
 
 import json
@@ -12,13 +13,14 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.bits import quote
-from alignup.align.claims.resource_claims import ClaimObjects, ClaimRequest, SliceDevice
+from alignup.align.claims.resource_claims import AttributeValue, ClaimObjects, ClaimRequest, SliceDevice
 from alignup.align.errors import AlignError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ _MAPS = re.compile(r"\b(?:attributes|capacity)\b")
 _TOO_LONG = "Iteration budget exceeded"  #: in an error of the library
 MAX_LENGTH = 10 * 1024  #: characters of an expression, as an API server accepts
 MAX_SECONDS, MAX_MEGABYTES = 1.0, 128  #: for all selectors of files that are evaluated in a process
+MAX_SHORT = 1024  #: characters or items of an attribute that costs little; an API server accepts 64
 _CALL = re.compile(r"(\w+)\s*\(")
 #: Functions whose results are not larger than their arguments, and the operator ``in``.
 _SIMPLE_CALLS = frozenset(
@@ -68,6 +71,7 @@ class FileSelectors:
         self._objects = objects
         self._results: dict[Hashable, bool | SelectorError] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._seconds = 0.0  #: of CPU time in this process, which also has ``MAX_SECONDS``
 
     def __reduce__(self) -> tuple[type["FileSelectors"], tuple[ClaimObjects]]:
         return type(self), (self._objects,)
@@ -81,16 +85,23 @@ class FileSelectors:
     def _select(self, expression: str, device: SliceDevice) -> bool:
         key = (expression, relevant_values(expression, device))
         if key not in self._results:
+            start = time.process_time()
             try:
-                self._results[key] = (
-                    select(expression, device) if _is_simple(expression) else self._ask(expression, device)
-                )
+                self._results[key] = self._compute(expression, device)
             except SelectorError as error:
                 self._results[key] = error
+            self._seconds += time.process_time() - start
         result = self._results[key]
         if isinstance(result, SelectorError):
             raise result
         return result
+
+    def _compute(self, expression: str, device: SliceDevice) -> bool:
+        if self._seconds > MAX_SECONDS:
+            raise _beyond_limits(expression)
+        if _is_simple(expression) and all(map(_is_short, device.attributes.values())):
+            return select(expression, device)
+        return self._ask(expression, device)
 
     def _ask(self, expression: str, device: SliceDevice) -> bool:
         """Return the answer of the process, which the kernel ends at its limits."""
@@ -148,6 +159,13 @@ def serve() -> None:
 def _is_simple(expression: str) -> bool:
     """Return whether evaluating *expression* takes little time and memory: it repeats and enlarges nothing."""
     return "//" not in expression and _SIMPLE_CALLS.issuperset(_CALL.findall(expression))
+
+
+def _is_short(value: AttributeValue) -> bool:
+    """Return whether functions on *value* take little time, such as searching another value in it."""
+    if isinstance(value, tuple):
+        return len(value) <= MAX_SHORT and all(map(_is_short, value))
+    return not isinstance(value, str) or len(value) <= MAX_SHORT
 
 
 def select(expression: str, device: SliceDevice) -> bool:
