@@ -374,11 +374,11 @@ class Cluster:
 
     def feasible(self, pod: Pod) -> Feasibility:
         """Return the verdict of every host about *pod*."""
-        verdicts = dict(self._verdicts.of_all(pod).verdicts)
+        verdicts = Feasibility(self._verdicts.of_all(pod).verdicts)
         current_host = self._hosts.get(pod.uid)
         if current_host:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
-        return Feasibility(verdicts)
+        return verdicts
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """Return the verdicts of the *hosts* that have a report."""
