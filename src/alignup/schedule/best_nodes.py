@@ -17,14 +17,14 @@ from alignup.web.pages import describe_machine
 MAX_BEST = 3
 
 
-def choose_best(groups: Iterable[AnswerGroup], limit: int = MAX_BEST) -> list[NodeAnswer]:
+def choose_best(groups: Iterable[AnswerGroup]) -> list[NodeAnswer]:
     """Return the nodes that admit the pod with the highest scores, then by name."""
     admitting = [answer for group in groups if group.first.kind is NodeAnswerKind.ADMITS for answer in group.answers]
 
     def rank(answer: NodeAnswer) -> tuple[float, str]:
         return -answer.verdict.score.total if answer.verdict.score else 0.0, answer.node
 
-    return sorted(admitting, key=rank)[:limit]
+    return sorted(admitting, key=rank)[:MAX_BEST]
 
 
 def describe_score(score: PlacementScore) -> list[str]:

@@ -100,7 +100,6 @@ class PlanController:
         self._writing = False
         self._ended: set[str] = set()  #: uids of plans that are over, although the watch may not show it yet
         self._evicted: dict[str, PodWithVolumes] = {}  #: the pods of the last facts that may be evicted, by uid
-        self._absence_noted = False
         self.plans.subscribe(lambda _change: self._wake.set())
         handlers: dict[type[Instruction], Callable[[Any], object]] = {
             instructions.ReadPlanFacts: lambda read: self._start(self._read_again(), read.plan),

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import ParseError, PodError
 from alignup.align.workload import Pod
-from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
+from alignup.kubernetes.api import Access, ApiClient, LeaderElection
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.claim_rules import choose_steering
@@ -448,12 +448,10 @@ async def _respond(service: ScheduleService, verb: str, request: Request, max_bo
 
 
 @asynccontextmanager
-async def open_service(
-    access: Access, options: ScheduleOptions, *, timing: Timing | None = None
-) -> AsyncIterator[ScheduleService]:
+async def open_service(access: Access, options: ScheduleOptions) -> AsyncIterator[ScheduleService]:
     """Listen, and yield the service, which is still to be run; ``ListenError`` if it cannot listen."""
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(ApiClient(access, timing=timing))
+        client = await stack.enter_async_context(ApiClient(access))
         service = ScheduleService(
             client,
             extender=options.extender,
@@ -485,7 +483,7 @@ async def open_service(
         yield service
 
 
-async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing | None = None) -> None:
+async def schedule(access: Access, options: ScheduleOptions) -> None:
     """Run the service until SIGTERM or SIGINT; ``ListenError`` if it cannot listen."""
-    async with open_service(access, options, timing=timing) as service:
+    async with open_service(access, options) as service:
         await run_until_signal(service.run())
