@@ -4,7 +4,6 @@ import random
 import time
 from dataclasses import replace
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 
@@ -273,23 +272,30 @@ async def test_listeners_are_told_which_nodes_changed(live, nodes):
 
 
 async def test_rejections_are_counted_by_cause(nodes, client, follow):
-    counted = []
-    metrics = Mock(spec=ScheduleMetrics)
-    metrics.prediction = lambda *, outcome, cause: counted.append((outcome, cause))
+    metrics = ScheduleMetrics()
     live = LiveCluster(client, metrics=metrics)
     follow(live.run())
     await live.ready.wait()
     assume(live, WIDE, "a")
     nodes.create(WIDE, "a")
     nodes.admit("a", WIDE)
-    await until(lambda: counted)
+    await until(lambda: predictions(metrics) == {("as_predicted", ""): 1})
     assume(live, OTHER, "b")
     nodes.create(pod("foreign", cpu="4", memory="1Gi"), "b")  # first
     nodes.create(OTHER, "b")
     nodes.reject(OTHER, "b")
 
-    await until(lambda: len(counted) > 1)
-    assert counted == [("as_predicted", ""), ("rejected", "foreign_pod")]
+    await until(lambda: predictions(metrics) == {("as_predicted", ""): 1, ("rejected", "foreign_pod"): 1})
+
+
+def predictions(metrics):
+    """The number of predicted pods by outcome and cause."""
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    return {
+        (sample.labels["outcome"], sample.labels["cause"]): sample.value
+        for sample in samples
+        if sample.name == "alignup_prediction_total" and sample.value
+    }
 
 
 def with_containers(name, *requests):

@@ -364,7 +364,7 @@ class AdmissionChecks:
             _log.warning("cannot write an admission check", workload=name, problem=str(error))
             return
         self._written[workload.metadata.uid] = (version, written_workload)
-        self._metrics.admission_check(answer.state)
+        self._metrics.admission_checks.labels(answer.state).inc()
         _log.info("admission check", workload=name, state=answer.state, message=answer.message)
 
     async def _activate(self, check: AdmissionCheck) -> None:

@@ -116,7 +116,7 @@ class LiveCluster:
                 self.options.record,
                 self.cluster_facts,
                 max_unconfirmed=self.options.max_unconfirmed,
-                failed=self.metrics.recording_failed,
+                failed=self.metrics.recording_failures.inc,
             )
             self.scheduling = RecordedState(self.cluster, self._recorder)
         self.nodes = Informer(client, NODES)
@@ -304,7 +304,7 @@ class LiveCluster:
             case instructions.DecideLargePod(uid, large):
                 self.tasks.start(self._decide_large(uid, large), uid, ServiceStep.PLACE)
             case instructions.Report("claims settled", details=details):
-                self.metrics.claimed_pod(details["alignment"])
+                self.metrics.claimed_pods.labels(details["alignment"]).inc()
             case instructions.Report("claims", uid, full_name, details):
                 _log.info("claims", pod=full_name, uid=uid, **(details | {"alignment": str(details["alignment"])}))
             case instructions.Report("step failed", details=details):
@@ -674,7 +674,7 @@ class LiveCluster:
     def _count_prediction(self, prediction: instructions.CountPrediction) -> None:
         uid, node, outcome, cause = prediction.uid, prediction.node, prediction.outcome, prediction.cause
         if outcome is PredictionOutcome.FOREIGN_REJECTED:
-            self.metrics.foreign_rejection()
+            self.metrics.foreign_rejections.inc()
         else:
             self.metrics.prediction(outcome=outcome, cause=cause)
         if message := _UNEXPECTED.get(outcome):

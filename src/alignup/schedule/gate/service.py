@@ -82,8 +82,9 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
     client, metrics = service.client, GateMetrics(service.metrics.registry)
     warnings = WarningReviews(service.live, metrics.warned)
+    markers = MarkerReviews(service.live, lambda outcome: service.steering.metrics.reviews.labels(outcome).inc())
     answers = {
-        STEER_PATH: MarkerReviews(service.live, service.steering.metrics.reviewed).answer,
+        STEER_PATH: markers.answer,
         WARN_PATH: warnings.answer,
     }
     if options.controller is not None:
