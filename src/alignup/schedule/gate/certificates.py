@@ -339,11 +339,6 @@ class CertificateKeeper:
             raise RuntimeError("there is no certificate yet")
         return self._context
 
-    @property
-    def expiry(self) -> datetime | None:
-        """When the serving certificate expires."""
-        return expiry(self.current) if self.current else None
-
     async def run(self) -> None:
         """Keep the serving certificate valid until cancelled."""
         self.secrets.subscribe(lambda _change: self._changed.set())
