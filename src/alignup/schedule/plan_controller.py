@@ -256,7 +256,7 @@ class PlanController:
             allow_local_volumes=plan.spec.allow_local_volumes,
         )
         nodes = {node.metadata.name: node for node in self._live.nodes.objects.values()}
-        view = ClusterView(nodes=nodes, cluster=self._live.cluster, reports={}, unknown={}, doubts={}, stale={})
+        view = ClusterView(nodes=nodes, cluster=self._live.cluster)
         planned_nodes = {step.node for step in plan.spec.steps}
         selected_facts = replace(facts, pods=related)
         running = [

@@ -137,6 +137,11 @@ class PodAnswers:
         return sum(len(group.answers) for group in self.groups if group.first.kind is kind)
 
     @property
+    def considered(self) -> set[str]:
+        """The nodes that schedulers consider for the pod."""
+        return {node for group in self.groups if not group.first.excluded for node in group.nodes}
+
+    @property
     def verdict(self) -> str:
         """How many nodes would admit the pod now, in a sentence without its period."""
         name, admitting = f"Pod {self.pod.namespace}/{self.pod.name}", self.count(NodeAnswerKind.ADMITS)
