@@ -134,15 +134,15 @@ def reason_text(rejection: Rejection, disagreeing: Sequence[str] = ()) -> str:
 
 
 def detail_text(rejection: Rejection) -> str:
-    where = f"container {rejection.container}: " if rejection.container else ""
-    return f"{where}{rejection.reason}: {rejection.message}" + "".join(
+    container = f"container {rejection.container}: " if rejection.container else ""
+    return f"{container}{rejection.reason}: {rejection.message}" + "".join(
         f"; {text}" for text in map(_shortfall_text, rejection.shortfalls)
     )
 
 
 def _shortfall_text(short: Shortfall) -> str:
-    where = "the host" if short.nodes is None else f"NUMA node {bits.show(short.nodes)}"
-    return f"{short.resource}: {short.needed} needed, {short.free} free on {where}"
+    area = "the host" if short.nodes is None else f"NUMA node {bits.show(short.nodes)}"
+    return f"{short.resource}: {short.needed} needed, {short.free} free on {area}"
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:

@@ -29,7 +29,7 @@ def choose_best(groups: Iterable[AnswerGroup]) -> list[NodeAnswer]:
 
 def describe_score(score: PlacementScore) -> list[str]:
     """Return why a placement has its score, a phrase with its points for each part."""
-    where = f"on {pluralize(score.nodes, 'NUMA node')}" if score.nodes else "no resources of its own"
+    area = f"on {pluralize(score.nodes, 'NUMA node')}" if score.nodes else "no resources of its own"
     far = "local" if score.distance <= 10 else f"mean distance {score.distance:g}"
     stranded = f"{abs(score.stranded) / DEVICE:.1f}".removesuffix(".0")
     strands = f"strands {stranded} devices" if score.stranded > 0 else "strands no device"
@@ -37,7 +37,7 @@ def describe_score(score: PlacementScore) -> list[str]:
         strands = f"uses {stranded} stranded devices"
     phrases = (
         "every hint preferred" if score.preferred else "not every hint preferred",
-        where,
+        area,
         far,
         strands,
         f"{pluralize(score.devices_beside, 'device')} left unused beside it",

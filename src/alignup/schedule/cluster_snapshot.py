@@ -237,5 +237,5 @@ def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
             here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
             if here:
                 free[resource] = (devices.free[resource] & here).bit_count()
-        free |= {name: left for name, (_, left) in claimed_counts.get(node, {}).items()}
+        free |= {name: count for name, (_, count) in claimed_counts.get(node, {}).items()}
     return by_node

@@ -40,6 +40,7 @@ from alignup.kubernetes.api.known_pods import (
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
+from alignup.picture.text_format import pluralize
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.scheduling import events, instructions
@@ -230,8 +231,7 @@ class LiveCluster:
         warnings = [text[:_MAX_WARNING] for text in self.claims.warnings]
         if unreadable:
             first = "; ".join(f"{name}: {problem}"[:_MAX_WARNING] for name, problem in islice(unreadable.items(), 3))
-            count = f"{len(unreadable)} {'object' if len(unreadable) == 1 else 'objects'}"
-            warnings.insert(0, f"{count} cannot be read: {first}")
+            warnings.insert(0, f"{pluralize(len(unreadable), 'object')} cannot be read: {first}")
         return tuple(warnings)
 
     def _decide_again(self, node: str) -> None:
@@ -486,13 +486,13 @@ class LiveCluster:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
-        gone = change.type is EventType.DELETED
+        deleted = change.type is EventType.DELETED
         if affects_choice(change):
-            (self._node_names.pop if gone else self._node_names.setdefault)(name, None)
+            (self._node_names.pop if deleted else self._node_names.setdefault)(name, None)
             self.node_capacity.forget_node(name)
             self.node_filter.update(change)
-            self.schedule(events.NodeChanged(name, gone))
-        if change.type is EventType.DELETED:
+            self.schedule(events.NodeChanged(name, deleted))
+        if deleted:
             self._forget_host(name)
         elif change.type is EventType.ADDED and not self._must_wait:
             if name in self._waiting:

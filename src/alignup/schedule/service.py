@@ -392,13 +392,13 @@ def schedule_app(
     """
 
     async def explain(request: Request) -> Response:
-        where = request.path_params
+        namespace, pod = request.path_params["namespace"], request.path_params["pod"]
         try:
-            answers = await service.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
+            answers = await service.explain(namespace, pod, request.query_params.get("node", ""))
         except PodError as error:
             return ProblemError(422, f"Invalid pod: {error}", errors=error.problems).response()
         if answers is None:
-            return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
+            return ProblemError(404, f"There is no pod {namespace}/{pod}.").response()
         return json_response(answers)
 
     server = service.client.access.server
