@@ -15,9 +15,9 @@ import structlog
 
 from alignup.align.errors import ParseError
 from alignup.kubernetes.api import Timing
+from alignup.placement.scheduling.failed_events import LONGEST_RETRY, back_off
 from alignup.schedule.metrics import ScheduleMetrics
 
-FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds; each failure in a row doubles them
 MAX_FAILURES = 4096  #: that are remembered
 
 _log = structlog.get_logger()
@@ -107,7 +107,7 @@ class StepGuard:
         now = self._timing.clock()
         count, until = self._failures.pop((step, name), (0, now))
         count = 0 if now >= until + LONGEST_RETRY else count  # a task ends never, so it succeeds by lasting long
-        seconds = min(FIRST_RETRY * (1 << min(count, 16)), LONGEST_RETRY)
+        seconds = back_off(count + 1)
         self._failures[step, name] = (count + 1, now + seconds)
         while len(self._failures) > MAX_FAILURES:
             self._failures.popitem(last=False)
