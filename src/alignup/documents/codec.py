@@ -42,7 +42,7 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 def timestamp(seconds: float, *, timespec: str = "milliseconds") -> Timestamp:
     """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``; the years are 1 to 9999.
 
-    *timespec* is as for ``datetime.isoformat``; objects of Kubernetes have whole seconds.
+    *timespec* is that of ``isoformat``; objects of Kubernetes have whole seconds.
     """
     clamped = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
     return datetime.fromtimestamp(clamped, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
