@@ -1,6 +1,7 @@
 """What the cluster service knows of claims: devices of nodes, allocations, and objects that are wrong or missing."""
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import pytest

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from alignup.kubernetes.api import Timing
+from alignup.placement.scheduling.failed_events import FIRST_RETRY, LONGEST_RETRY
 from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.service import ScheduleService
-from alignup.schedule.step_guard import FIRST_RETRY, LONGEST_RETRY, MAX_FAILURES, ServiceStep, StepFailure, StepGuard
+from alignup.schedule.step_guard import MAX_FAILURES, ServiceStep, StepFailure, StepGuard
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.schedule.gang_objects import SERVED_GROUPS, gang

@@ -14,6 +14,7 @@ from alignup.cli.app import Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
+from alignup.picture.text_format import pluralize
 from alignup.run import audit, nri_audit
 from alignup.run.audit import AuditReport, DriftKind
 
@@ -76,8 +77,8 @@ def _print_text(report: AuditReport, noun: str) -> None:
     terminal.print_notes(report.failures)
     if report.drifts:
         return
-    count = len(report.runs)
-    terminal.print_line(f"{count} {noun}{'s' if count > 1 else ''}: no drift" if count else f"no {noun}s to audit")
+    runs = pluralize(len(report.runs), noun)
+    terminal.print_line(f"{runs}: no drift" if report.runs else f"no {noun}s to audit")
 
 
 def _document(report: AuditReport) -> dict[str, Any]:

@@ -62,10 +62,7 @@ def ask_about_workloads(view: ClusterView, workloads: Sequence[Workload], *, sec
     workloads = [replace(workload, pod=_with_class_resources(view, workload.pod)) for workload in accepted_workloads]
     for templates in split_by_object(workloads):
         questions = [_ask_about_template(view, template, seconds=seconds) for template in templates]
-        considered_nodes = [
-            {node for group in question.answers.groups if not group.first.excluded for node in group.nodes}
-            for question in questions
-        ]
+        considered_nodes = [question.answers.considered for question in questions]
         questions[0] = questions[0]._replace(workload=ask_about_gang(view.cluster, templates, considered_nodes))
         yield from questions
 

@@ -17,11 +17,9 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.workloads import Workload, read_workloads
 from alignup.schedule import cluster_upgrade
 from alignup.schedule.cluster_plan import PlanFacts, read_plan_facts
-from alignup.schedule.cluster_snapshot import ClusterView, read_cluster, summarize
+from alignup.schedule.cluster_snapshot import ClusterView, read_cluster
 from alignup.schedule.cluster_upgrade import NodeUpgrade
 from alignup.schedule.object_events import read_reports
-
-__all__ = ["read_plan_question", "read_question", "read_upgrades", "read_view", "summarize"]
 
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
 
@@ -68,7 +66,7 @@ async def _find_workload(client: ApiClient, name: ObjectName) -> tuple[Workload,
     return read_workloads(text, name=f"{name.kind} {name.name}", ignore_unknown_fields=True).workloads
 
 
-async def read_view(client: ApiClient, _namespace: str = "") -> ClusterView:
+async def read_view(client: ApiClient, _namespace: str) -> ClusterView:
     return await _with_host_states(read_cluster(client))
 
 

@@ -8,7 +8,7 @@ from alignup.cli import cluster_client, cluster_output, cluster_reading, inputs,
 from alignup.cli.cluster import NOT_ADMITTED, PodOptions
 from alignup.cli.cluster_access import AccessOptions, ClusterError
 from alignup.cli.exit_codes import FAILED
-from alignup.schedule.cluster_snapshot import incomplete_release
+from alignup.schedule.cluster_snapshot import incomplete_release, summarize
 
 
 def explain_pods(
@@ -47,7 +47,7 @@ def list_nodes(names: tuple[str, ...], access: AccessOptions, *, output: str) ->
     if missing := [name for name in names if name not in view.nodes]:
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
-    summaries = [cluster_reading.summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
+    summaries = [summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, cluster_output.nodes_document(summaries))
     elif output == "name":

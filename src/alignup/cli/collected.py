@@ -111,8 +111,8 @@ def describe(collection: Collection, file: str) -> list[str]:
     """Return what an archive is about, what differs from the node, and what it lacks."""
     index = collection.index
     kubelet = f", kubelet {index.kubelet_version}" if index.kubelet_version else ""
-    said = f"; the pod was {index.reported}" if index.reported else ""
-    lines = [f"{file}: pod {index.pod} on node {index.node}{kubelet}, as of {index.collected_at}{said}"]
+    reported = f"; the pod was {index.reported}" if index.reported else ""
+    lines = [f"{file}: pod {index.pod} on node {index.node}{kubelet}, as of {index.collected_at}{reported}"]
     lines += [f"{file}: {note}" for note in index.notes]
     return lines + [f"{file} lacks {part.title}: {part.problem}" for part in index.missing]
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alignup.align.release import RELEASES
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -43,8 +45,6 @@ def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomple
 
 
 def complete_releases(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    from alignup.align.release import RELEASES  # noqa: PLC0415 - only for shells
-
     return _starting_with(incomplete, [str(release) for release in RELEASES])
 
 

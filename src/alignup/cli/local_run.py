@@ -6,10 +6,11 @@ from contextlib import redirect_stdout
 
 import click
 
-from alignup.align.host import Host
+from alignup.align.host import Host, Settings
 from alignup.align.machine import Machine
 from alignup.align.policy_overrides import PolicyOverrides
 from alignup.align.workload import Pod
+from alignup.cli.app import Place
 from alignup.cli.exit_codes import RUN_REJECTED
 from alignup.cli.run import RunOptions, notify, parse_policy_options, run_command, run_directory
 from alignup.machines import system
@@ -29,9 +30,7 @@ def run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOpt
         machine, permitted = local_allocator.permitted_machine(machine)
     settings = None
     if options.devices or options.config is not None:
-        from alignup.cli import run_inputs  # noqa: PLC0415 - slow to import, and rarely needed
-
-        machine, settings = run_inputs.apply_options(machine, options)
+        machine, settings = _apply_options(machine, options)
     overrides = PolicyOverrides(options.policy, options.scope, parse_policy_options(options.policy_options), settings)
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
     claims = RunClaims.of_environment(os.environ, notify)
@@ -77,6 +76,19 @@ def _read_machine(options: RunOptions, *, gpus: bool) -> Machine:
 
         return inputs.read_machine(options.machine)
     return system.read_machine(FileReader(DirectoryFiles("")), name="this machine")
+
+
+def _apply_options(machine: Machine, options: RunOptions) -> tuple[Machine, Settings | None]:
+    """Return *machine* with the devices of ``--devices``, and the settings of ``--config``."""
+    from alignup.cli import inputs  # noqa: PLC0415 - slow to import, and rarely needed
+    from alignup.kubernetes import configuration  # noqa: PLC0415
+
+    machine = inputs.add_devices(machine, options.devices)
+    if options.config is None:
+        return machine, None
+    kubelet_configuration = inputs.read_configuration(options.config)
+    with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
+        return machine, configuration.host_settings(kubelet_configuration, machine)
 
 
 def _explain_rejection(host: Host, pod: Pod) -> None:

@@ -57,12 +57,12 @@ class LabelRequirement(NamedTuple):
 
     key: str
     values: frozenset[str] | None = None  #: ``None``: any
-    wanted: bool = True  #: whether a label with one of the values is required, or excluded
+    required: bool = True  #: whether a label with one of the values is required, or excluded
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         value = labels.get(self.key)
         has = value is not None and (self.values is None or value in self.values)
-        return has is self.wanted
+        return has is self.required
 
 
 def parse_selector(text: str) -> tuple[LabelRequirement, ...]:
@@ -75,13 +75,13 @@ def parse_selector(text: str) -> tuple[LabelRequirement, ...]:
             raise InputError(f"{text!r} is not a label selector", place=Place("-l"), advice=advice)
         position = match.end()
         if match["absent"]:
-            requirements.append(LabelRequirement(match["missing"], wanted=False))
+            requirements.append(LabelRequirement(match["missing"], required=False))
         elif match["set"]:
             values = frozenset(value.strip() for value in match["values"].split(","))
-            requirements.append(LabelRequirement(match["key"], values, wanted=match["set"] == "in"))
+            requirements.append(LabelRequirement(match["key"], values, required=match["set"] == "in"))
         elif match["operator"]:
             values = frozenset([match["value"]])
-            requirements.append(LabelRequirement(match["key"], values, wanted=match["operator"] != "!="))
+            requirements.append(LabelRequirement(match["key"], values, required=match["operator"] != "!="))
         else:
             requirements.append(LabelRequirement(match["key"]))
     return tuple(requirements)

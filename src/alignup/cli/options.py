@@ -93,13 +93,13 @@ def option(metavar: str, help_text: str, default_text: str = "", *names: str, **
     return field(metadata={"names": names, "metavar": metavar or None, "help": text, **attributes})
 
 
-def build_options(type_: type[Options], **given: Any) -> Options:
-    """Return the options of a command that gets only the *given* ones."""
+def build_options(type_: type[Options], **values: Any) -> Options:
+    """Return the options of a command that gets only these *values*."""
     for field_ in fields(type_):  # type: ignore[arg-type]
         if field_.default is MISSING:
             none = () if field_.metadata.get("multiple") else False if field_.metadata.get("is_flag") else None
-            given.setdefault(field_.name, field_.metadata.get("default", none))
-    return type_(**given)
+            values.setdefault(field_.name, field_.metadata.get("default", none))
+    return type_(**values)
 
 
 def path_option(metavar: str, help_text: str, default_text: str = "", **attributes: Any) -> Any:

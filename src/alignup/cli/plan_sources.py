@@ -99,8 +99,8 @@ def _choose(question: PlanQuestion, source: PlanSource, names: Sequence[str], op
         )
     if not pods and not waiting:
         missing = f"pod {', '.join(names)} does not wait" if names else "no pod waits"
-        place = "in the archives" if source.archives else "at peak demand"
-        raise InputError(f"{missing} {place}", advice="Give the manifest of the pods with -f FILE.")
+        area = "in the archives" if source.archives else "at peak demand"
+        raise InputError(f"{missing} {area}", advice="Give the manifest of the pods with -f FILE.")
     return question._replace(pods=pods, waiting=waiting)
 
 
@@ -126,9 +126,9 @@ def _read_archives(source: PlanSource, options: PodOptions) -> PlanQuestion:
     pods: dict[str, PodWithVolumes] = {}
     asked_pods: dict[str, PodWithVolumes] = {}
     notes: list[str] = []
-    given = _host_options(options)
+    host_options = _host_options(options)
     for file in source.archives:
-        with collected.unpacked(given, file) as archive:
+        with collected.unpacked(host_options, file) as archive:
             node = inputs.read_host(archive.options, kubelet_faults=True)
             collection = archive.collection
         notes += collected.describe(collection, file)
@@ -189,8 +189,8 @@ class _SimulatedFacts:
 
 
 def _simulate(source: PlanSource, options: PodOptions) -> PlanQuestion:
-    given = {"cluster": source.cluster, "trace": source.trace, "strategy": source.strategy, "stay": source.stay}
-    simulation = simulate_output.simulate_once(_host_options(options), build_options(SimulateOptions, **given))
+    values = {"cluster": source.cluster, "trace": source.trace, "strategy": source.strategy, "stay": source.stay}
+    simulation = simulate_output.simulate_once(_host_options(options), build_options(SimulateOptions, **values))
     peak = simulation.peak
     nodes = [
         (ApiNode(metadata=ObjectMeta(name=host.name, labels=dict(host.labels)), spec=ApiNodeSpec()), report)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import click
 
@@ -15,6 +14,7 @@ from alignup.cli.layout import print_table
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import AgentPodOptions
 from alignup.cli.run import run_directory
+from alignup.documents.codec import timestamp
 from alignup.run import registry
 from alignup.run.registry import RunProcesses
 from alignup.web.agent_client import AgentError, Document
@@ -85,13 +85,12 @@ def _columns(*, wide: bool) -> dict[str, Callable[[Document], str]]:
 
 def _run_row(run: RunProcesses) -> tuple[str, ...]:
     record = run.record
-    since = datetime.fromtimestamp(record.since, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return (
         record.name,
         bits.show(record.cpus) + ("" if record.exclusive else " (shared)"),
         f"node {bits.show(record.memory)}" if record.memory else "any",
         ",".join(id_ for ids in record.devices.values() for id_ in ids) or "-",
-        since,
+        timestamp(record.since, timespec="seconds"),
         str(len(run.pids)),
         " ".join(record.command),
     )

@@ -7,14 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
 
 from alignup.cli.app import escape_control
-
-if TYPE_CHECKING:
-    from alignup.picture.text_format import Line
+from alignup.picture.text_format import Line, plain, to_ascii
 
 MIN_WIDTH, MAX_WIDTH = 40, 120
 DOCUMENTS = ("json", "yaml")  #: output formats that programs read
@@ -58,10 +56,8 @@ def columns() -> int:
     return 80
 
 
-def print_lines(lines: "Iterable[Line]") -> None:
+def print_lines(lines: Iterable[Line]) -> None:
     """Print lines of styled cells, in ASCII where the output supports nothing else."""
-    from alignup.picture.text_format import plain, to_ascii  # noqa: PLC0415 - not needed by every command
-
     try:
         "┌─│·…█▓▒░".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

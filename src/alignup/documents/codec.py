@@ -39,10 +39,13 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
         return msgspec.structs.replace(self, **changes)
 
 
-def timestamp(seconds: float) -> Timestamp:
-    """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``; the years are 1 to 9999."""
+def timestamp(seconds: float, *, timespec: str = "milliseconds") -> Timestamp:
+    """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``; the years are 1 to 9999.
+
+    *timespec* is that of ``isoformat``; objects of Kubernetes have whole seconds.
+    """
     clamped = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
-    return datetime.fromtimestamp(clamped, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(clamped, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def seconds_of(timestamp: str | None) -> float:

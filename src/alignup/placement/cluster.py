@@ -374,11 +374,11 @@ class Cluster:
 
     def feasible(self, pod: Pod) -> Feasibility:
         """Return the verdict of every host about *pod*."""
-        verdicts = dict(self._verdicts.of_all(pod).verdicts)
+        verdicts = Feasibility(self._verdicts.of_all(pod).verdicts)
         current_host = self._hosts.get(pod.uid)
         if current_host:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
-        return Feasibility(verdicts)
+        return verdicts
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """Return the verdicts of the *hosts* that have a report."""
@@ -582,8 +582,8 @@ class Cluster:
         ]
         return rejected_after_ends(binding.pod, record.model, binding.ledger, ended_uids)
 
-    def _compare(self, record: HostRecord, replaced_report: Replaced, before: Ledger) -> Iterator[Confirmed]:
-        """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""
+    def _compare(self, record: HostRecord, replaced_report: Replaced, last_ledger: Ledger) -> Iterator[Confirmed]:
+        """Compare what the pods of a new report got with the predictions; *last_ledger* is of the report before."""
         for position, binding in enumerate(replaced_report.confirmed):
             if binding.foreign:
                 continue
@@ -591,7 +591,7 @@ class Cluster:
             causes = [cause for cause in Cause if cause in binding.causes]
             if difference and not causes:
                 earlier = [confirmed.pod for confirmed in replaced_report.confirmed[:position]]
-                if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
+                if pods_ended_before(binding.uid, record.model, last_ledger, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
                 elif binding.steered:
                     causes.append(Cause.STEERING)

@@ -97,7 +97,7 @@ def place_gang(  # noqa: PLR0913 - one question
             paths, proved = more, complete  # others might have room where these do not
     members_left = [iter(kind.members) for kind in kinds]
     new_bindings = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
-    rest = {pod.uid: number for number, left in enumerate(members_left) for pod in left}
+    rest = {pod.uid: number for number, members in enumerate(members_left) for pod in members}
     reasons = {number: search.verdicts_beside(paths, number) for number in sorted(set(rest.values()))}
     unknown_uids = {pod.uid: Feasibility({}) for pod in not_searched}
     return GangAnswer(

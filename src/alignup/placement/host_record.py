@@ -293,8 +293,8 @@ class HostRecord:
         unsettled: frozenset[str] = frozenset()
         for entry in self._log:
             if isinstance(entry, Binding):
-                before = with_ends(ledgers, terminating, self._end)
-                steps = [self._bind(ledger, entry.pod, nodes) for ledger in before for nodes in entry.ways]
+                possible_ledgers = with_ends(ledgers, terminating, self._end)
+                steps = [self._bind(ledger, entry.pod, nodes) for ledger in possible_ledgers for nodes in entry.ways]
                 unsettled = unsettled.union(*(step.unsettled for step in steps))
                 if any(_takes_resources(step.after, entry.uid) for step in steps):
                     unconfirmed.add(entry.uid)
@@ -358,13 +358,13 @@ def _change_order(overtaken: Sequence[Binding], binding: Binding) -> None:
 
     Equal pods get what was predicted for the first, the second, and so on. With others, all may be placed elsewhere.
     """
-    before, after = (*overtaken, binding), (binding, *overtaken)
-    if len({(shape_key(entry.pod), entry.ways) for entry in before}) > 1:
-        for entry in before if overtaken else ():
+    assumed_order, observed_order = (*overtaken, binding), (binding, *overtaken)
+    if len({(shape_key(entry.pod), entry.ways) for entry in assumed_order}) > 1:
+        for entry in assumed_order if overtaken else ():
             entry.causes.add(Cause.BINDING_ORDER)
         return
-    predictions = [(entry.verdict, entry.ledger) for entry in before]
-    for entry, (verdict, ledger) in zip(after, predictions, strict=True):
+    predictions = [(entry.verdict, entry.ledger) for entry in assumed_order]
+    for entry, (verdict, ledger) in zip(observed_order, predictions, strict=True):
         entry.verdict = verdict
         entry.ledger = ledger
 

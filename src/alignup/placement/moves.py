@@ -316,13 +316,14 @@ class Planner:
         """
         for running in leaving:
             moving, evictions = PendingPod(running.pod, running.hosts), self._evictions(running)
-            place = next(self._targets(room.hosts, moving), None) if running.moves else None
+            new_place = next(self._targets(room.hosts, moving), None) if running.moves else None
             inner = None
-            if place is None and running.moves and depth:
+            if new_place is None and running.moves and depth:
                 inner = self._quick_room(_Room(room.hosts, (), room.evicted), moving, depth=depth - 1, exclude=target)
-            if place is not None:
-                arrival = PlanStep(running.pod, place[0], _UNDECIDED, replacement=True)
-                hosts = {**room.hosts, place[0]: place[1]}
+            if new_place is not None:
+                host, after = new_place
+                arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
+                hosts = {**room.hosts, host: after}
                 room = _Room(hosts, (*room.steps, *evictions, arrival), room.evicted)
             elif inner is not None:
                 room = _before_arrival(room, inner, running, evictions)
@@ -452,8 +453,8 @@ class Planner:
                     if other in usable and (state := self._host(room.hosts, other))
                 )
                 if gain > 0:
-                    before, later = _split(new_room.steps, name)
-                    return new_room._replace(steps=(*room.steps, *before, *later)), gain
+                    leaving_steps, arrivals = _split(new_room.steps, name)
+                    return new_room._replace(steps=(*room.steps, *leaving_steps, *arrivals)), gain
         return None, 0
 
     def _capacity(self, host: TentativeHost, pod: Pod) -> int:
@@ -643,8 +644,8 @@ def _uids(leaving: Iterable[RunningPod]) -> tuple[str, ...]:
 
 def _completed(room: _Room, moves: _Room, arrival: PlanStep) -> _Room:
     """Return *moves* with the *arrival* that they make room for, after the steps of *room*."""
-    before, later = _split(moves.steps, arrival.host)
-    return moves._replace(steps=(*room.steps, *before, arrival, *later))
+    leaving_steps, arrivals = _split(moves.steps, arrival.host)
+    return moves._replace(steps=(*room.steps, *leaving_steps, arrival, *arrivals))
 
 
 def _before_arrival(room: _Room, inner: _Room, running: RunningPod, evictions: Sequence[PlanStep]) -> _Room:
@@ -661,8 +662,8 @@ def _before_arrival(room: _Room, inner: _Room, running: RunningPod, evictions: S
 
 def _split(steps: Sequence[PlanStep], host: str) -> tuple[list[PlanStep], list[PlanStep]]:
     """Split off the arrivals on the host that gets room: arrivals were decided after all pods that leave the host."""
-    later = [step for step in steps if not step.evicts and step.host == host]
-    return [step for step in steps if step.evicts or step.host != host], later
+    arrivals = [step for step in steps if not step.evicts and step.host == host]
+    return [step for step in steps if step.evicts or step.host != host], arrivals
 
 
 def lack(verdict: Verdict) -> float:

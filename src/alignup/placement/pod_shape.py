@@ -58,7 +58,7 @@ def needs_alignment(pod: Pod) -> bool:
     if pod.qos is QoS.GUARANTEED or needs_exact_host(pod):
         return True
     resources = (container.resources for container in pod.all_containers)
-    return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
+    return any(is_extended(name) for amounts in resources for name in (*amounts.requests, *amounts.limits))
 
 
 def build_shape(pod: Pod) -> PodShape:

@@ -26,8 +26,8 @@ class PolicyOutcome(NamedTuple):
             return f"the kubelet does not start: {self.problem}"
         if self.decision.rejection:
             return f"rejected: {self.decision.rejection.reason}"
-        given = sentences.describe_allocations(self.decision.placements)
-        return f"{'may be rejected' if self.decision.may_be_rejected else 'admitted'}: {given}"
+        allocations = sentences.describe_allocations(self.decision.placements)
+        return f"{'may be rejected' if self.decision.may_be_rejected else 'admitted'}: {allocations}"
 
     def to_document(self) -> dict[str, Any]:
         return {

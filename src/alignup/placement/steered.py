@@ -131,8 +131,8 @@ def decide_steered(host: Host, pod: Pod, nodes: NodeSet, chooser: DeviceChooser 
         host.ledger = ledger
     markers = ledger.devices.inventories[MARKER]
 
-    def restored(left: Ledger | None) -> Ledger | None:
-        return left and replace(left, devices=left.devices.with_inventory(MARKER, markers))
+    def restored(changed: Ledger | None) -> Ledger | None:
+        return changed and replace(changed, devices=changed.devices.with_inventory(MARKER, markers))
 
     return replace(decision, before=ledger, after=restored(decision.after), residue=restored(decision.residue))
 

@@ -4,7 +4,7 @@ A rejection has a *reason*, a short text that many hosts have in common, so that
 never begins with a number: the scheduler writes the number of hosts before it. ``detail`` is about one host.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -134,15 +134,15 @@ def reason_text(rejection: Rejection, disagreeing: Sequence[str] = ()) -> str:
 
 
 def detail_text(rejection: Rejection) -> str:
-    where = f"container {rejection.container}: " if rejection.container else ""
-    return f"{where}{rejection.reason}: {rejection.message}" + "".join(
+    container = f"container {rejection.container}: " if rejection.container else ""
+    return f"{container}{rejection.reason}: {rejection.message}" + "".join(
         f"; {text}" for text in map(_shortfall_text, rejection.shortfalls)
     )
 
 
 def _shortfall_text(short: Shortfall) -> str:
-    where = "the host" if short.nodes is None else f"NUMA node {bits.show(short.nodes)}"
-    return f"{short.resource}: {short.needed} needed, {short.free} free on {where}"
+    area = "the host" if short.nodes is None else f"NUMA node {bits.show(short.nodes)}"
+    return f"{short.resource}: {short.needed} needed, {short.free} free on {area}"
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
@@ -175,27 +175,15 @@ TOO_MUCH_WORK = "the decision would take too much work"
 _CODES = {DEFECT: reason_codes.INTERNAL_ERROR, MAY_BE_REJECTED: reason_codes.MAY_BE_REJECTED}
 
 
-class Feasibility(Mapping[str, Verdict]):
+class Feasibility(dict[str, Verdict]):
     """The verdicts of all hosts at one time."""
 
-    def __init__(self, verdicts: Mapping[str, Verdict]) -> None:
-        self._found = verdicts
-
-    def __getitem__(self, host: str) -> Verdict:
-        """Return the verdict of *host*: unknown for a host without a report."""
-        return self._found.get(host) or NO_REPORT
-
-    def __contains__(self, host: object) -> bool:
-        return host in self._found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
+    def __missing__(self, host: str) -> Verdict:
+        """Return the verdict of a host without a report."""
+        return NO_REPORT
 
     def admitting(self) -> list[str]:
-        return [host for host, verdict in self._found.items() if verdict.kind is VerdictKind.ADMITS]
+        return [host for host, verdict in self.items() if verdict.kind is VerdictKind.ADMITS]
 
 
 NO_REPORT = unknown("no report about this host")

@@ -1,1 +1,1 @@
-"""Plans that make room for a pod with the fewest moves: on one node from its files, or in a cluster."""
+"""Plans that make room for a pod on one node with the fewest moves, from the files of the node."""

@@ -34,10 +34,11 @@ _MAX_NAMED = 5  #: nodes in a note
 class ClusterView:
     nodes: Mapping[str, ApiNode]  #: by name
     cluster: Cluster  #: the hosts whose state is known
-    reports: Mapping[str, HostReport]  #: by node
-    unknown: Mapping[str, str]  #: node → why its state is unknown
-    doubts: Mapping[str, tuple[str, ...]]  #: node → gaps and contradictions that its observer reports
-    stale: Mapping[str, str]  #: node → since when its observer has not reported
+    reports: Mapping[str, HostReport] = field(default_factory=dict)  #: by node
+    unknown: Mapping[str, str] = field(default_factory=dict)  #: node → why its state is unknown
+    #: node → gaps and contradictions that its observer reports
+    doubts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stale: Mapping[str, str] = field(default_factory=dict)  #: node → since when its observer has not reported
     notes: tuple[str, ...] = ()  #: objects that were left out, and how far the release of a kubelet is known
     claims: KnownClaims | None = None  #: ``None``: none were read
     #: called with a node, and what an answer about it raised, which makes only this answer unknown; ``None``: it raises
@@ -159,9 +160,7 @@ def view_of_reports(hosts: Iterable[tuple[ApiNode, HostReport]], notes: Iterable
     for node, report in hosts:
         nodes[report.host], reports[report.host] = node, report
         cluster.confirm(report)
-    return ClusterView(
-        nodes=nodes, cluster=cluster, reports=reports, unknown={}, doubts={}, stale={}, notes=tuple(notes)
-    )
+    return ClusterView(nodes=nodes, cluster=cluster, reports=reports, notes=tuple(notes))
 
 
 def _bound_pods(
@@ -238,5 +237,5 @@ def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
             here = inventory.on.get(node, 0) if inventory.placed and resource != MARKER else 0
             if here:
                 free[resource] = (devices.free[resource] & here).bit_count()
-        free |= {name: left for name, (_, left) in claimed_counts.get(node, {}).items()}
+        free |= {name: count for name, (_, count) in claimed_counts.get(node, {}).items()}
     return by_node

@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import chain, islice
 from operator import itemgetter
 
@@ -25,7 +24,7 @@ from alignup.align.errors import OWN_LIMIT, ParseError, PodError
 from alignup.align.host import check_pod
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import apply_defaults
-from alignup.documents.codec import seconds_of
+from alignup.documents.codec import seconds_of, timestamp
 from alignup.kubernetes.api import ApiClient
 from alignup.kubernetes.api.client import EventType
 from alignup.kubernetes.api.errors import ApiError, ConflictError
@@ -365,7 +364,7 @@ class AdmissionChecks:
             _log.warning("cannot write an admission check", workload=name, problem=str(error))
             return
         self._written[workload.metadata.uid] = (version, written_workload)
-        self._metrics.admission_check(answer.state)
+        self._metrics.admission_checks.labels(answer.state).inc()
         _log.info("admission check", workload=name, state=answer.state, message=answer.message)
 
     async def _activate(self, check: AdmissionCheck) -> None:
@@ -387,7 +386,7 @@ class AdmissionChecks:
             _log.warning("cannot activate an admission check", check=check.metadata.name, problem=str(error))
 
     def _time(self) -> str:
-        return datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return timestamp(self._now(), timespec="seconds")
 
 
 def _may_start(workload: KueueWorkload) -> bool:

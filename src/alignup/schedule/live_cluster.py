@@ -40,6 +40,7 @@ from alignup.kubernetes.api.known_pods import (
 )
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
+from alignup.picture.text_format import pluralize
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.scheduling import events, instructions
@@ -116,7 +117,7 @@ class LiveCluster:
                 self.options.record,
                 self.cluster_facts,
                 max_unconfirmed=self.options.max_unconfirmed,
-                failed=self.metrics.recording_failed,
+                failed=self.metrics.recording_failures.inc,
             )
             self.scheduling = RecordedState(self.cluster, self._recorder)
         self.nodes = Informer(client, NODES)
@@ -230,8 +231,7 @@ class LiveCluster:
         warnings = [text[:_MAX_WARNING] for text in self.claims.warnings]
         if unreadable:
             first = "; ".join(f"{name}: {problem}"[:_MAX_WARNING] for name, problem in islice(unreadable.items(), 3))
-            count = f"{len(unreadable)} {'object' if len(unreadable) == 1 else 'objects'}"
-            warnings.insert(0, f"{count} cannot be read: {first}")
+            warnings.insert(0, f"{pluralize(len(unreadable), 'object')} cannot be read: {first}")
         return tuple(warnings)
 
     def _decide_again(self, node: str) -> None:
@@ -304,7 +304,7 @@ class LiveCluster:
             case instructions.DecideLargePod(uid, large):
                 self.tasks.start(self._decide_large(uid, large), uid, ServiceStep.PLACE)
             case instructions.Report("claims settled", details=details):
-                self.metrics.claimed_pod(details["alignment"])
+                self.metrics.claimed_pods.labels(details["alignment"]).inc()
             case instructions.Report("claims", uid, full_name, details):
                 _log.info("claims", pod=full_name, uid=uid, **(details | {"alignment": str(details["alignment"])}))
             case instructions.Report("step failed", details=details):
@@ -486,13 +486,13 @@ class LiveCluster:
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
-        gone = change.type is EventType.DELETED
+        deleted = change.type is EventType.DELETED
         if affects_choice(change):
-            (self._node_names.pop if gone else self._node_names.setdefault)(name, None)
+            (self._node_names.pop if deleted else self._node_names.setdefault)(name, None)
             self.node_capacity.forget_node(name)
             self.node_filter.update(change)
-            self.schedule(events.NodeChanged(name, gone))
-        if change.type is EventType.DELETED:
+            self.schedule(events.NodeChanged(name, deleted))
+        if deleted:
             self._forget_host(name)
         elif change.type is EventType.ADDED and not self._must_wait:
             if name in self._waiting:
@@ -674,7 +674,7 @@ class LiveCluster:
     def _count_prediction(self, prediction: instructions.CountPrediction) -> None:
         uid, node, outcome, cause = prediction.uid, prediction.node, prediction.outcome, prediction.cause
         if outcome is PredictionOutcome.FOREIGN_REJECTED:
-            self.metrics.foreign_rejection()
+            self.metrics.foreign_rejections.inc()
         else:
             self.metrics.prediction(outcome=outcome, cause=cause)
         if message := _UNEXPECTED.get(outcome):

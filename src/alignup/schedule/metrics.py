@@ -4,6 +4,7 @@ import collections
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,47 +26,40 @@ class ScheduleMetrics:
     """The metrics of the cluster service."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)
-        self._predictions = Counter(
+        registry = self.registry = CollectorRegistry(auto_describe=True)
+        counter = partial(Counter, registry=registry)
+        self._predictions = counter(
             "alignup_prediction",
             "Predicted pods by what the kubelet did, and why where it was something else.",
             ["verdict", "outcome", "cause"],
-            registry=self.registry,
         )
-        self._foreign_rejections = Counter(
+        self.foreign_rejections = counter(
             "alignup_schedule_foreign_rejections",
             "Pods of others that a kubelet rejected although predictions counted on them.",
-            registry=self.registry,
         )
-        self._claimed_pods = Counter(
+        self.claimed_pods = counter(
             "alignup_claimed_pods",
             "Bound pods with ResourceClaims by whether their CPUs and memory are beside the devices, and refused ones.",
             ["alignment"],
-            registry=self.registry,
         )
-        self._admission_checks = Counter(
-            "alignup_admission_checks",
-            "Answers to Kueue's admission checks by state.",
-            ["state"],
-            registry=self.registry,
+        self.admission_checks = counter(
+            "alignup_admission_checks", "Answers to Kueue's admission checks by state.", ["state"]
         )
-        self._failed_steps = Counter(
+        self.failed_steps = counter(
             "alignup_schedule_failed_steps",
             "Steps about one pod, gang, workload or node that a defect prevented, and that are tried again.",
             ["step"],
-            registry=self.registry,
         )
-        self._recording_failures = Counter(
+        self.recording_failures = counter(
             "alignup_schedule_recording_failures",
             "Recordings of decisions that ended because a file could not be written.",
-            registry=self.registry,
         )
         self._requests = Histogram(
             "alignup_extender_request_duration_seconds",
             "Time to answer a request of a scheduler.",
             ["verb", "code"],
             buckets=_BUCKETS,
-            registry=self.registry,
+            registry=registry,
         )
         self._children: dict[tuple[str, int], Histogram] = {}  #: of requests, by verb and code: looking them up is slow
         self.predictions = PredictionHistory()
@@ -75,27 +69,12 @@ class ScheduleMetrics:
             for outcome in ("placed_elsewhere", "rejected"):
                 self._predictions.labels("admits", outcome, cause)
         for alignment in ("aligned", "unaligned", "unknown", "refused"):
-            self._claimed_pods.labels(alignment)
+            self.claimed_pods.labels(alignment)
 
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
         self.predictions.add(outcome)
         self.placed_pods += outcome != "rejected"
-
-    def claimed_pod(self, alignment: str) -> None:
-        self._claimed_pods.labels(alignment).inc()
-
-    def admission_check(self, state: str) -> None:
-        self._admission_checks.labels(state).inc()
-
-    def recording_failed(self) -> None:
-        self._recording_failures.inc()
-
-    def foreign_rejection(self) -> None:
-        self._foreign_rejections.inc()
-
-    def failed_step(self, step: str, count: int = 1) -> None:
-        self._failed_steps.labels(step).inc(count)
 
     def request(self, verb: str, code: int, seconds: float) -> None:
         child = self._children.get((verb, code))

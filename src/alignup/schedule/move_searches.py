@@ -22,7 +22,7 @@ from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.manifests.disruption import EvictionRules
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import clean, format_ids, pluralize
 from alignup.placement.host_report import HostReport
 from alignup.placement.moves import Defragmentation, MovePlan, MoveRules, PlanStep
 from alignup.placement.pod_shape import is_large, needs_alignment, shape_key
@@ -198,11 +198,11 @@ def _count_devices(pod: ApiPod) -> int:
 def describe_step(plan: MovePlan, step: PlanStep) -> str:
     """Return a step in words, with what its pod gets."""
     if step.evicts:
-        place = plan.new_place(step.pod.uid)
-        return f"evict {step.name} from {step.host}" + ("" if place else ", without a new place")
+        new_place = plan.new_place(step.pod.uid)
+        return f"evict {step.name} from {step.host}" + ("" if new_place else ", without a new place")
     subject = "the replacement of " if step.replacement else ""
     placements = step.verdict.placements if step.verdict else ()
     nodes = step.numa_nodes
-    where = f", NUMA node{'s' * (nodes.bit_count() > 1)} {bits.show(nodes)}" if nodes else ""
-    given = sentences.describe_allocations(placements)
-    return f"{subject}{step.name} goes to {step.host}{where}, decided{given and ': '}{given}"
+    numa_nodes = f", {format_ids('NUMA node', bits.members(nodes))}" if nodes else ""
+    allocations = sentences.describe_allocations(placements)
+    return f"{subject}{step.name} goes to {step.host}{numa_nodes}, decided{allocations and ': '}{allocations}"

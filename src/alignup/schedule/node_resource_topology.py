@@ -129,8 +129,8 @@ def _admitted(zones: TopologyZones, free: list[dict[str, int]], pod: Pod) -> Ver
     """Return an admission with half of the usual points. The NUMA node is not known, so all of them count."""
     requested = {name for container in pod.all_containers for name in container.resources.limits}
     beside = sum(
-        min(left.get(name, 0) if name in requested else count, MAX_COUNTED)
-        for total, left in zip(zones.allocatable, free, strict=True)
+        min(free_amounts.get(name, 0) if name in requested else count, MAX_COUNTED)
+        for total, free_amounts in zip(zones.allocatable, free, strict=True)
         for name, count in total.items()
         if is_extended(name)
     )

@@ -3,12 +3,12 @@
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from alignup.align.reason_codes import MOVES_WOULD_HELP
+from alignup.documents.codec import timestamp
 from alignup.kubernetes.api import PODS, ApiClient, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, NotFoundError
 from alignup.kubernetes.api.objects import ApiObject, ApiPod, PartialObject
@@ -121,13 +121,13 @@ class ObjectEvents:
 
     async def _write(self, uid: str, note: _Note) -> None:
         timing = self._client.timing
-        now = datetime.fromtimestamp(timing.time_of_day(), UTC)
+        now = timing.time_of_day()
         last = self._written.get(uid)
         again = last is not None and _alike(last.note, note)
         if last is not None and again:
             event = replace(last, note=note, count=last.count + 1, at=timing.clock())
         else:
-            event = _Written(_event_name(note.object, now), note, _timestamp(now), 1, timing.clock())
+            event = _Written(_event_name(note.object, now), note, timestamp(now, timespec="seconds"), 1, timing.clock())
         self._written.pop(uid, None)
         self._written[uid] = event
         while len(self._written) > MAX_KNOWN:
@@ -140,14 +140,14 @@ class ObjectEvents:
                 self._written |= {} if last is None else {uid: last}
             raise
 
-    async def _send(self, event: _Written, now: datetime, *, again: bool) -> None:
+    async def _send(self, event: _Written, now: float, *, again: bool) -> None:
         note, namespace = event.note, event.note.namespace
         if again:
-            patch = {"count": event.count, "lastTimestamp": _timestamp(now), "message": note.message}
+            patch = {"count": event.count, "lastTimestamp": timestamp(now, timespec="seconds"), "message": note.message}
             try:
                 await self._client.patch(EVENTS.at(event.name, namespace=namespace), patch)
             except NotFoundError:  # events expire
-                event = replace(event, first=_timestamp(now))
+                event = replace(event, first=timestamp(now, timespec="seconds"))
             else:
                 return
         await self._client.create(EVENTS, _event(event, now, self._component), namespace=namespace)
@@ -169,13 +169,13 @@ async def read_reports(client: ApiClient, pod: ApiPod) -> tuple[str, ...]:
     return (*[f"The gate reported: {message}" for message in by_gate], *proposed)
 
 
-def _event_name(obj: ApiObject, now: datetime) -> str:
+def _event_name(obj: ApiObject, now: float) -> str:
     """Return a name that no other event has; the name of an object can be too long to be the whole beginning."""
-    suffix = f".{int(now.timestamp() * 1e6):x}"
+    suffix = f".{int(now * 1e6):x}"
     return obj.metadata.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
-def _event(event: _Written, now: datetime, component: str) -> dict[str, object]:
+def _event(event: _Written, now: float, component: str) -> dict[str, object]:
     note, metadata = event.note, event.note.object.metadata
     return {
         "metadata": {"name": event.name, "namespace": note.namespace},
@@ -191,17 +191,13 @@ def _event(event: _Written, now: datetime, component: str) -> dict[str, object]:
         "message": note.message,
         "source": {"component": component},
         "firstTimestamp": event.first,
-        "lastTimestamp": _timestamp(now),
+        "lastTimestamp": timestamp(now, timespec="seconds"),
         "count": event.count,
     }
 
 
 def _alike(note: _Note, other: _Note) -> bool:
     return (note.reason, note.same) == (other.reason, other.same)
-
-
-def _timestamp(now: datetime) -> str:
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _shortened(message: str) -> str:

@@ -55,7 +55,7 @@ from alignup.schedule.node_cards import (
     read_query,
     select_cards,
 )
-from alignup.schedule.node_selection import scheduling_spec, show_taint
+from alignup.schedule.node_selection import restrictions, scheduling_spec
 from alignup.schedule.pod_answers import (
     NodeAnswer,
     PodAnswers,
@@ -495,10 +495,7 @@ class ClusterPages:
             for workload in templates:
                 name = f"{workload.kind} {workload.title}"
                 new_answers.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
-            considered = [
-                {node for group in answered_pod.answers.groups if not group.first.excluded for node in group.nodes}
-                for answered_pod in new_answers
-            ]
+            considered = [answered_pod.answers.considered for answered_pod in new_answers]
             gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
             if gang is not None:
                 new_answers[0] = new_answers[0]._replace(
@@ -557,10 +554,9 @@ class ClusterPages:
         return group_answers(view, pod, answers)
 
     def _view(self) -> ClusterView:
-        live, nodes = self._live, {}
-        reports, unknown = {}, {}
-        for (_, name), node in live.nodes.objects.items():
-            nodes[name] = node
+        live, reports, unknown = self._live, {}, {}
+        nodes = {name: node for (_, name), node in live.nodes.objects.items()}
+        for name in nodes:
             record = live.cluster.record(name)
             if record is not None:
                 reports[name] = record.report
@@ -571,18 +567,14 @@ class ClusterPages:
             cluster=live.cluster,
             reports=reports,
             unknown=unknown,
-            doubts={},
-            stale={},
             claims=live.claims,
             failed=live.failed_decisions.note,
         )
 
     def _measure(self, node: ApiNode) -> NodeCard:
         name = node.metadata.name
-        restrictions = ["unschedulable"] if node.spec.unschedulable else []
-        restrictions += [show_taint(taint) for taint in node.spec.taints]
         self._serial += 1
-        card = NodeCard(name=name, labels=node.metadata.labels, restrictions=tuple(restrictions), serial=self._serial)
+        card = NodeCard(name=name, labels=node.metadata.labels, restrictions=restrictions(node), serial=self._serial)
         host, record = present_host(self._live.cluster, name), self._live.cluster.record(name)
         if host is None:
             why = record.states().problem if record else self._live.verdict(_NOTHING, name).reason

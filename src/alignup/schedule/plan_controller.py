@@ -64,22 +64,16 @@ _log = structlog.get_logger()
 
 class PlanMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._plans = Counter(
+        self.plans = Counter(
             "alignup_plans", "Plans that this process carried out, by outcome.", ["outcome"], registry=registry
         )
-        self._evictions = Counter(
+        self.evictions = Counter(
             "alignup_plan_evictions", "Evictions as steps of plans, by answer.", ["outcome"], registry=registry
         )
         for outcome in (PlanPhase.SUCCEEDED, PlanPhase.FAILED, "Cancelled"):
-            self._plans.labels(outcome)
+            self.plans.labels(outcome)
         for outcome in EvictionOutcome:
-            self._evictions.labels(outcome)
-
-    def ended(self, outcome: str) -> None:
-        self._plans.labels(outcome).inc()
-
-    def evicted(self, outcome: str) -> None:
-        self._evictions.labels(outcome).inc()
+            self.evictions.labels(outcome)
 
 
 class PlanController:
@@ -100,7 +94,6 @@ class PlanController:
         self._writing = False
         self._ended: set[str] = set()  #: uids of plans that are over, although the watch may not show it yet
         self._evicted: dict[str, PodWithVolumes] = {}  #: the pods of the last facts that may be evicted, by uid
-        self._absence_noted = False
         self.plans.subscribe(lambda _change: self._wake.set())
         handlers: dict[type[Instruction], Callable[[Any], object]] = {
             instructions.ReadPlanFacts: lambda read: self._start(self._read_again(), read.plan),
@@ -263,7 +256,7 @@ class PlanController:
             allow_local_volumes=plan.spec.allow_local_volumes,
         )
         nodes = {node.metadata.name: node for node in self._live.nodes.objects.values()}
-        view = ClusterView(nodes=nodes, cluster=self._live.cluster, reports={}, unknown={}, doubts={}, stale={})
+        view = ClusterView(nodes=nodes, cluster=self._live.cluster)
         planned_nodes = {step.node for step in plan.spec.steps}
         selected_facts = replace(facts, pods=related)
         running = [
@@ -392,10 +385,10 @@ class PlanController:
             case "plan activated" as event:
                 _log.info(event, **details)
             case "planned eviction" as event:
-                self.metrics.evicted(details["outcome"])
+                self.metrics.evictions.labels(details["outcome"]).inc()
                 _log.info(event, **details)
             case "plan ended" as event:
-                self.metrics.ended(details["outcome"])
+                self.metrics.plans.labels(details["outcome"]).inc()
                 log = _log.info if details["outcome"] == PlanPhase.SUCCEEDED else _log.warning
                 log(event, **details)
 

@@ -24,7 +24,7 @@ from alignup.align.workload import Pod
 from alignup.documents.codec import convert, to_builtins
 from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
-from alignup.picture.text_format import pluralize
+from alignup.picture.text_format import format_ids, pluralize
 from alignup.placement.free_capacity import DEVICE
 from alignup.placement.host_record import HostRecord
 from alignup.placement.pod_shape import needs_alignment
@@ -85,8 +85,7 @@ class NodeAnswer:
         by_container = {}
         for placement in self.verdict.shared_placements:
             nodes = placement.hint.nodes
-            plural = "" if nodes is None or nodes.bit_count() == 1 else "s"
-            nodes_text = "any NUMA node" if nodes is None else f"NUMA node{plural} {bits.show(nodes)}"
+            nodes_text = "any NUMA node" if nodes is None else format_ids("NUMA node", bits.members(nodes))
             by_container[placement.container] = nodes_text
         if len(set(by_container.values())) == 1:
             return next(iter(by_container.values()))
@@ -135,6 +134,11 @@ class PodAnswers:
 
     def count(self, kind: NodeAnswerKind) -> int:
         return sum(len(group.answers) for group in self.groups if group.first.kind is kind)
+
+    @property
+    def considered(self) -> set[str]:
+        """The nodes that schedulers consider for the pod."""
+        return {node for group in self.groups if not group.first.excluded for node in group.nodes}
 
     @property
     def verdict(self) -> str:

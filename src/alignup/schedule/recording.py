@@ -162,7 +162,7 @@ class DecisionRecorder:
 
     def _note(self, question: tuple[Any, ...], answer: object) -> None:
         key = self._questions.key(question)
-        before = self._asked[key]
+        number = self._asked[key]
         self._asked[key] += 1
         last, written_answer = self._answers.get(key, (self, None))
         if answer is last and isinstance(answer, _IMMUTABLE):
@@ -170,7 +170,7 @@ class DecisionRecorder:
         copied = _copied(answer, question[0])
         self._answers[key] = (answer, copied)
         if last is self or not _same(written_answer, copied):
-            self._new.append((*question, copied, before) if before else (*question, copied))
+            self._new.append((*question, copied, number) if number else (*question, copied))
 
 
 class RecordedState(SchedulingState):

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import ParseError, PodError
 from alignup.align.workload import Pod
-from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
+from alignup.kubernetes.api import Access, ApiClient, LeaderElection
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.scheduling.claim_rules import choose_steering
@@ -392,13 +392,13 @@ def schedule_app(
     """
 
     async def explain(request: Request) -> Response:
-        where = request.path_params
+        namespace, pod = request.path_params["namespace"], request.path_params["pod"]
         try:
-            answers = await service.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
+            answers = await service.explain(namespace, pod, request.query_params.get("node", ""))
         except PodError as error:
             return ProblemError(422, f"Invalid pod: {error}", errors=error.problems).response()
         if answers is None:
-            return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
+            return ProblemError(404, f"There is no pod {namespace}/{pod}.").response()
         return json_response(answers)
 
     server = service.client.access.server
@@ -445,12 +445,10 @@ async def _respond(service: ScheduleService, verb: str, request: Request, max_bo
 
 
 @asynccontextmanager
-async def open_service(
-    access: Access, options: ScheduleOptions, *, timing: Timing | None = None
-) -> AsyncIterator[ScheduleService]:
+async def open_service(access: Access, options: ScheduleOptions) -> AsyncIterator[ScheduleService]:
     """Listen, and yield the service, which is still to be run; ``ListenError`` if it cannot listen."""
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(ApiClient(access, timing=timing))
+        client = await stack.enter_async_context(ApiClient(access))
         service = ScheduleService(
             client,
             extender=options.extender,
@@ -482,7 +480,7 @@ async def open_service(
         yield service
 
 
-async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing | None = None) -> None:
+async def schedule(access: Access, options: ScheduleOptions) -> None:
     """Run the service until SIGTERM or SIGINT; ``ListenError`` if it cannot listen."""
-    async with open_service(access, options, timing=timing) as service:
+    async with open_service(access, options) as service:
         await run_until_signal(service.run())

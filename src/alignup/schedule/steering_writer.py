@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -29,39 +30,23 @@ _log = structlog.get_logger()
 
 class PodSteeringMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._pods = Counter(
-            "alignup_steering_pods",
-            "Pods that request markers by what became of steering.",
-            ["outcome"],
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        self.pods = counter(
+            "alignup_steering_pods", "Pods that request markers by what became of steering.", ["outcome"]
         )
-        self._seconds = Histogram(
+        self.seconds = Histogram(
             "alignup_steering_seconds", "Time that steering added to a binding.", buckets=_BUCKETS, registry=registry
         )
-        self._reviews = Counter(
-            "alignup_steering_reviews", "Reviews of new pods that opted in, by result.", ["outcome"], registry=registry
-        )
-        self._deviations = Counter(
+        self.reviews = counter("alignup_steering_reviews", "Reviews of new pods that opted in, by result.", ["outcome"])
+        self.deviations = counter(
             "alignup_steering_deviations",
             "Pods on another NUMA node than they were to be steered to, by cause.",
             ["cause"],
-            registry=registry,
         )
         for outcome in SteeringOutcome:
-            self._pods.labels(outcome)
+            self.pods.labels(outcome)
         for cause in DeviationCause:
-            self._deviations.labels(cause)
-
-    def reviewed(self, outcome: str) -> None:
-        """Count the answer of the webhook to a new pod."""
-        self._reviews.labels(outcome).inc()
-
-    def count(self, outcome: SteeringOutcome, seconds: float) -> None:
-        self._pods.labels(outcome).inc()
-        self._seconds.observe(seconds)
-
-    def deviated(self, cause: DeviationCause) -> None:
-        self._deviations.labels(cause).inc()
+            self.deviations.labels(cause)
 
 
 class SteeringWriter:
@@ -88,11 +73,12 @@ class SteeringWriter:
                 self._waiting[node] = deque([instruction])
                 self._live.tasks.start(self._write_all(node), "", "steer")
             case Report("steering", uid, pod, details):
-                self.metrics.count(details["outcome"], details["seconds"])
+                self.metrics.pods.labels(details["outcome"]).inc()
+                self.metrics.seconds.observe(details["seconds"])
                 rounded = {"outcome": str(details["outcome"]), "seconds": round(details["seconds"], 4)}
                 _log.info("steering", pod=pod, uid=uid, **(details | rounded))
             case Report("steering deviation" as event, uid, pod, details):
-                self.metrics.deviated(details["cause"])
+                self.metrics.deviations.labels(details["cause"]).inc()
                 _log.warning(event, pod=pod, uid=uid, **(details | {"cause": str(details["cause"])}))
             case Report("cannot write an instruction" as event, uid, pod, details):
                 _log.warning(event, pod=pod, uid=uid, **details)

@@ -15,9 +15,9 @@ import structlog
 
 from alignup.align.errors import ParseError
 from alignup.kubernetes.api import Timing
+from alignup.placement.scheduling.failed_events import LONGEST_RETRY, back_off
 from alignup.schedule.metrics import ScheduleMetrics
 
-FIRST_RETRY, LONGEST_RETRY = 1.0, 300.0  #: seconds; each failure in a row doubles them
 MAX_FAILURES = 4096  #: that are remembered
 
 _log = structlog.get_logger()
@@ -61,7 +61,7 @@ class StepGuard:
         #: step and name → how often it has failed in a row, and when it may be tried again
         self._failures: OrderedDict[tuple[ServiceStep, str], tuple[int, float]] = OrderedDict()
         for step in ServiceStep:
-            metrics.failed_step(step, 0)
+            metrics.failed_steps.labels(step)
 
     def guarded(
         self,
@@ -95,7 +95,7 @@ class StepGuard:
 
     def report(self, *, step: str, name: str, error: Exception, retry: float) -> None:
         """Count and log a step of the scheduling state that has failed."""
-        self._metrics.failed_step(step)
+        self._metrics.failed_steps.labels(step).inc()
         _log.error("step failed", step=step, name=name, retry=retry, exc_info=error)
 
     def succeeded(self, step: ServiceStep, name: str) -> None:
@@ -103,11 +103,11 @@ class StepGuard:
 
     def failed(self, step: ServiceStep, name: str) -> float:
         """Count a failure; return the seconds until the next try."""
-        self._metrics.failed_step(step)
+        self._metrics.failed_steps.labels(step).inc()
         now = self._timing.clock()
         count, until = self._failures.pop((step, name), (0, now))
         count = 0 if now >= until + LONGEST_RETRY else count  # a task ends never, so it succeeds by lasting long
-        seconds = min(FIRST_RETRY * (1 << min(count, 16)), LONGEST_RETRY)
+        seconds = back_off(count + 1)
         self._failures[step, name] = (count + 1, now + seconds)
         while len(self._failures) > MAX_FAILURES:
             self._failures.popitem(last=False)

@@ -120,6 +120,11 @@ class FleetResult(Document, frozen=True, kw_only=True):
         """The number of rejections by kubelets."""
         return sum(self.rejections.values())
 
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Less is better: the most pods started, then the fewest rejections, then the shortest waiting."""
+        return -self.started, self.rejected, self.waiting.p99
+
 
 class FleetReport(Document, frozen=True, kw_only=True):
     """The same workload with several strategies."""

@@ -310,7 +310,9 @@ class ClusterSimulation:
             self._started[host.group.name] += 1
             self._waits.append(self._time - submission.time)
             self._alignment.add(host, decision)
-            self._claims += explain_claims(pod, decision, host.kubelet, self._states.get(pod.uid, ()))
+            self._claims += explain_claims(
+                pod, decision.placements, host.kubelet.machine, self._states.get(pod.uid, ())
+            )
             devices = [placement.devices for placement in decision.placements]
             self._connections += container_connections(host.kubelet.machine, devices)
             if submission.duration is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
@@ -192,7 +193,7 @@ def render_cluster(report: FleetReport, *, title: str) -> str:
 
 
 def _cluster_tiles(results: Results) -> list[Tile]:
-    best = min(results, key=lambda result: (-result.started, result.rejected, result.waiting.p99))
+    best = min(results, key=attrgetter("rank"))
     strategy = clean(best.strategy) if len(results) > 1 else ""
     stranded = best.stranded
     return [

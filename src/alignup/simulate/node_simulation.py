@@ -279,7 +279,7 @@ def _arrive(
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
     placements = container_placements(host, decision.placements)
-    explained_claims = explain_claims(pod, decision, host, claims if decision.admitted else ())
+    explained_claims = explain_claims(pod, decision.placements, host.machine, claims if decision.admitted else ())
     return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained_claims)
 
 

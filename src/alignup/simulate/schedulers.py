@@ -21,7 +21,7 @@ from itertools import count
 from typing import Protocol
 
 from alignup.align.bits import NodeSet
-from alignup.align.claims.alignment import ClaimState, ExplainedClaim, decided_nodes
+from alignup.align.claims.alignment import ClaimState
 from alignup.align.claims.claimed_locality import demands_near_claims
 from alignup.align.decision import Decision
 from alignup.align.errors import SettingsError
@@ -37,6 +37,7 @@ from alignup.placement.host_report import HostReport
 from alignup.placement.host_verdicts import used_key
 from alignup.placement.steered import ANYWHERE, NumaOrder, choose_node, count_markers
 from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
+from alignup.simulate.simulated_claims import explain_claims
 
 DEFAULT = "alignup"  #: strategy
 MAX_SHAPES = 1024  #: pod shapes with kept verdicts
@@ -449,13 +450,9 @@ class SteeringScheduler(PredictingScheduler):
     def steer(self, pod: Pod, host: SimulatedHost, claims: Sequence[ClaimState]) -> NodeSet:
         """Return the NUMA node that a chosen pod with markers is steered to on *host*; ``ANYWHERE``: it is not."""
         options = self.cluster.steered(pod, host.name) if count_markers(pod) else {}
-        machine, beside = host.kubelet.machine, dict[NodeSet, str]()
+        beside = dict[NodeSet, str]()
         for nodes, verdict in options.items() if claims else ():
-            placements = verdict.placements
-            explained_claims = [
-                ExplainedClaim(claim_state, decided_nodes(pod, placements, claim_state.name, machine))
-                for claim_state in claims
-            ]
+            explained_claims = explain_claims(pod, verdict.placements, host.kubelet.machine, claims)
             if all(claim.aligned for claim in explained_claims):
                 beside[nodes] = " and ".join(claim.state.name for claim in explained_claims)
         choice = choose_node(options, self.order, beside)

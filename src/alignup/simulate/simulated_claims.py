@@ -4,15 +4,16 @@ A claim gets the first free devices that match, in the order of the slices. A cl
 extended resource, ends with its pod; a claim that is an object of its own keeps its devices, and pods share it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from alignup.align.claims.alignment import ClaimState, ExplainedClaim, HostClaims, decided_nodes
 from alignup.align.claims.allocation import allocate
 from alignup.align.claims.resource_claims import Claim, DeviceId
-from alignup.align.decision import Decision
+from alignup.align.decision import Placement
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
+from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.documents.codec import Count, Document
 
@@ -116,9 +117,7 @@ class SimulatedClaims:
 
 
 def explain_claims(
-    pod: Pod, decision: Decision, host: Host, states: Iterable[ClaimState]
+    pod: Pod, placements: Sequence[Placement], machine: Machine, states: Iterable[ClaimState]
 ) -> tuple[ExplainedClaim, ...]:
-    """Return the claims of *pod* beside the decision on it."""
-    return tuple(
-        ExplainedClaim(state, decided_nodes(pod, decision.placements, state.name, host.machine)) for state in states
-    )
+    """Return the claims of *pod* beside what it gets."""
+    return tuple(ExplainedClaim(state, decided_nodes(pod, placements, state.name, machine)) for state in states)

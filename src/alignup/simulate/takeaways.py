@@ -1,6 +1,7 @@
 """The takeaway of a report: the sentence that answers the question for which it was made."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from alignup.align.settings import Policy
 from alignup.picture.text_format import clean
@@ -46,14 +47,14 @@ def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str
 
 def cluster_takeaway(results: Sequence[FleetResult]) -> str:
     """Return the strategy that starts the most pods, and how much better it is than the next."""
-    ranked_results = sorted(results, key=_cluster_rank)
+    ranked_results = sorted(results, key=attrgetter("rank"))
     best = ranked_results[0]
-    following = next((result for result in ranked_results if _cluster_rank(result) != _cluster_rank(best)), None)
+    following = next((result for result in ranked_results if result.rank != best.rank), None)
     started = f"{best.started:,} of {_count(best.pods, 'pod')} on {_count(best.hosts, 'node')}"
     if following is None:
         name = clean(best.strategy) if len(results) == 1 else f"Each of the {len(results)} strategies"
         return f"{name} starts {started}, with {_rejections(best)}."
-    tied = sum(_cluster_rank(result) == _cluster_rank(best) for result in results) - 1
+    tied = sum(result.rank == best.rank for result in results) - 1
     like = f", like {tied} other {'strategy' if tied == 1 else 'strategies'}," if tied else ""
     text = f"{clean(best.strategy)}{like} starts {started}, with {_rejections(best)}"
     other = clean(following.strategy)
@@ -108,10 +109,6 @@ def _admitted(score: Score) -> str:
 
 def _on_one(number: int) -> str:
     return f"{number:,} of them on one NUMA node"
-
-
-def _cluster_rank(result: FleetResult) -> tuple[float, ...]:
-    return -result.started, result.rejected, result.waiting.p99
 
 
 def _rejections(result: FleetResult) -> str:

@@ -6,8 +6,10 @@ Begin with ``scheduling_state``: it takes ``events``, returns ``instructions``, 
 * ``kept_nodes``: nodes for pods that have waited long, behind the gate or for a scheduler;
 * ``gate``, with ``pod_queue``, ``gang_placement`` and ``releases``: pods behind the gate, from creation to binding;
 * ``tentative_gangs``: gangs of schedulers that ask;
-* ``claim_rules``: pods with ResourceClaims.
+* ``claim_rules``: pods with ResourceClaims;
+* ``node_offers``, ``bindings``, ``preemption`` and ``wake_ups``: the answers to schedulers that ask;
+* ``pod_steering``: pods that go to one NUMA node of their node;
+* ``active_plan``: the evictions and admissions of a Plan object.
 
-``docs/scheduling-states.md`` has the states of a gated pod. The extender's offers, bindings, wake-ups and steering are
-decided in ``schedule`` still.
+``docs/scheduling-states.md`` has the states of a gated pod.
 """

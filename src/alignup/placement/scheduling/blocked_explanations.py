@@ -4,40 +4,28 @@ from collections.abc import Collection, Iterator
 
 from alignup.align.errors import AlignError
 from alignup.align.reason_codes import GANG_INCOMPLETE, NO_NODE
-from alignup.placement.cluster import Cluster
-from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import GatedClaims
-from alignup.placement.scheduling.facts import ClusterFacts, GroupKey, PodFacts
+from alignup.placement.scheduling.common_parts import CommonParts
+from alignup.placement.scheduling.facts import GroupKey, PodFacts
 from alignup.placement.scheduling.gang_placement import FULL
 from alignup.placement.scheduling.instructions import WriteEvent
 from alignup.placement.scheduling.kept_nodes import KeptNodes
 from alignup.placement.scheduling.pod_queue import PodClass, PodQueue
 from alignup.placement.scheduling.reasons import count_reasons, describe_reasons
-from alignup.placement.scheduling.turn import Turn
 from alignup.placement.verdict import VerdictKind
 
 EXPLAIN_SECONDS = 2.0  #: before it is said that no node admits a pod; some reasons last less
 
 
 class BlockedExplanations:
-    def __init__(  # noqa: PLR0913 - everything that a reason depends on
-        self,
-        cluster: Cluster,
-        facts: ClusterFacts,
-        assumptions: Assumptions,
-        kept_nodes: KeptNodes,
-        *,
-        queue: PodQueue,
-        claims: GatedClaims,
-        turn: Turn,
-    ) -> None:
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
+    def __init__(self, parts: CommonParts, kept_nodes: KeptNodes, *, queue: PodQueue, claims: GatedClaims) -> None:
+        self._cluster = parts.cluster
+        self._facts = parts.facts
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self._kept_nodes = kept_nodes
         self._queue = queue
         self._claims = claims
-        self._turn = turn
         self._later: dict[PodClass, float] = {}  #: blocked classes → when to explain that; the first comes first
 
     def due(self) -> Collection[float]:

@@ -9,9 +9,9 @@ from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangAnswer, GangBinding
 from alignup.placement.pod_shape import shape_key
-from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import GatedClaims
-from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts, WaitingOrder
+from alignup.placement.scheduling.common_parts import CommonParts
+from alignup.placement.scheduling.facts import GangFacts, GroupKey, PodFacts, WaitingOrder
 from alignup.placement.scheduling.kept_nodes import KeptNodes
 from alignup.placement.scheduling.pod_queue import WaitingGang, kind_key
 from alignup.placement.scheduling.releases import AvoidedNodes
@@ -31,19 +31,12 @@ class GangChoice(NamedTuple):
 
 
 class GangPlacement:
-    def __init__(  # noqa: PLR0913 - everything that a choice depends on
-        self,
-        cluster: Cluster,
-        facts: ClusterFacts,
-        assumptions: Assumptions,
-        kept_nodes: KeptNodes,
-        *,
-        claims: GatedClaims,
-        avoided: AvoidedNodes,
+    def __init__(
+        self, parts: CommonParts, kept_nodes: KeptNodes, *, claims: GatedClaims, avoided: AvoidedNodes
     ) -> None:
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
+        self._cluster = parts.cluster
+        self._facts = parts.facts
+        self._assumptions = parts.assumptions
         self._kept_nodes = kept_nodes
         self._claims = claims
         self._avoided = avoided

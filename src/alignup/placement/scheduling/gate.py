@@ -18,14 +18,13 @@ from functools import partial
 from alignup.align import reason_codes
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
 from alignup.placement.pod_demands import demand_problem
 from alignup.placement.pod_shape import is_large
-from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS, BlockedExplanations
 from alignup.placement.scheduling.claim_rules import GatedClaims, SettledClaims, claim_preference
-from alignup.placement.scheduling.facts import FIRST, ClusterFacts, GangFacts, GroupKey, PodFacts, WaitState
+from alignup.placement.scheduling.common_parts import CommonParts
+from alignup.placement.scheduling.facts import FIRST, GangFacts, GroupKey, PodFacts, WaitState
 from alignup.placement.scheduling.failed_events import back_off
 from alignup.placement.scheduling.gang_placement import GangChoice, GangPlacement
 from alignup.placement.scheduling.instructions import (
@@ -56,7 +55,7 @@ from alignup.placement.scheduling.releases import (
     Releases,
     describe_failure,
 )
-from alignup.placement.scheduling.turn import Turn, run_all
+from alignup.placement.scheduling.turn import run_all
 
 STEER_SECONDS = 1.0  #: before a pod is tried again that cannot be steered now
 QUEUE = "queue"  #: the step in which a pod is read, and put into the queue
@@ -87,36 +86,29 @@ _RELEASE_STATES = {
 class Gate:
     """The pods behind the gate, and the pods that are released and not bound yet."""
 
-    def __init__(  # noqa: PLR0913 - everything that a choice depends on
+    def __init__(
         self,
-        cluster: Cluster,
-        facts: ClusterFacts,
-        assumptions: Assumptions,
+        parts: CommonParts,
         kept_nodes: KeptNodes,
         steering: PodSteering,
         *,
-        turn: Turn,
         options: GateOptions,
         is_binding: Callable[[str], object],
     ) -> None:
         self.options = options
         self._is_binding = is_binding  #: whether this process is about to bind a pod
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
+        self._cluster = parts.cluster
+        self._facts = facts = parts.facts
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self._kept_nodes = kept_nodes
         self._steering = steering
-        self._turn = turn
         self.queue = PodQueue(facts, is_planned=lambda uid: kept_nodes.plan.place_of(uid) is not None)
         self.releases = Releases(seconds=options.unbound)
         self.claims = GatedClaims(facts)
-        self._explanations = BlockedExplanations(
-            cluster, facts, assumptions, kept_nodes, queue=self.queue, claims=self.claims, turn=turn
-        )
+        self._explanations = BlockedExplanations(parts, kept_nodes, queue=self.queue, claims=self.claims)
         self._avoided = AvoidedNodes(options.avoid)
-        self._gang_placement = GangPlacement(
-            cluster, facts, assumptions, kept_nodes, claims=self.claims, avoided=self._avoided
-        )
+        self._gang_placement = GangPlacement(parts, kept_nodes, claims=self.claims, avoided=self._avoided)
         self._pods: dict[str, PodFacts] = {}  #: all pods that wait here or are released, as they are now, by uid
         self.other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._refused: dict[str, float] = {}  #: uid → when to try again to release it

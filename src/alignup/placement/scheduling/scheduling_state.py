@@ -72,17 +72,14 @@ class SchedulingState:
             plan=self.plan,
         )
         self.claims = ClaimSuitability(cluster, facts)
+        parts = self._common_parts()
         self.gangs = TentativeGangs(
-            cluster,
-            facts,
-            self.assumptions,
+            parts,
             self.claims,
-            turn=self._turn,
             schedulers=self.schedulers,
             refusals=self.refusals,
             keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
         )
-        parts = CommonParts(cluster, facts, self.assumptions, self._turn)
         self.steering = PodSteering(parts, keeps_off=self.kept_nodes.keeps_off)
         self.preemption = Preemption(cluster, facts, refusals=self.refusals)
         self._claim_bindings = ClaimBindings(turn=self._turn)
@@ -114,6 +111,9 @@ class SchedulingState:
         self._gate_handlers: dict[type[Event], Callable[[Any], object]] = {}
         if gate is not None:
             self.open_gate(gate)
+
+    def _common_parts(self) -> CommonParts:
+        return CommonParts(self.cluster, self._facts, self.assumptions, self._turn)
 
     def _build_plan(self) -> ActivePlan:
         return ActivePlan(
@@ -168,8 +168,8 @@ class SchedulingState:
 
     def build_gate(self, options: GateOptions) -> Gate:
         """Return a gate that knows of no pod."""
-        parts = (self.cluster, self._facts, self.assumptions, self.kept_nodes, self.steering)
-        return Gate(*parts, turn=self._turn, options=options, is_binding=self.bindings.step_of)
+        parts, is_binding = self._common_parts(), self.bindings.step_of
+        return Gate(parts, self.kept_nodes, self.steering, options=options, is_binding=is_binding)
 
     def open_gate(self, options: GateOptions) -> Gate:
         """Place the pods behind the gate as well, until the leadership ends."""

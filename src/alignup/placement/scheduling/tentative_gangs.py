@@ -22,16 +22,14 @@ from typing import NamedTuple
 from alignup.align.errors import PodError
 from alignup.align.reason_codes import GANG_INCOMPLETE
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Cluster
 from alignup.placement.gang import GangBinding
 from alignup.placement.pod_shape import needs_alignment
-from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.claim_rules import ClaimSuitability, restricts_claims
-from alignup.placement.scheduling.facts import ClusterFacts, GangFacts, GroupKey, PodFacts, WaitingOrder
+from alignup.placement.scheduling.common_parts import CommonParts
+from alignup.placement.scheduling.facts import GangFacts, GroupKey, PodFacts, WaitingOrder
 from alignup.placement.scheduling.gang_placement import describe_gang
 from alignup.placement.scheduling.instructions import AwaitRoom, ChangeGang, Report, WriteEvent
 from alignup.placement.scheduling.known_schedulers import KnownSchedulers
-from alignup.placement.scheduling.turn import Turn
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
 UNBOUND_SECONDS = 60.0  #: after the first question, by which a binding must follow, whatever is asked meanwhile
@@ -114,23 +112,20 @@ class _Refusal(NamedTuple):
 class TentativeGangs:
     """The places of gangs that their schedulers have asked about."""
 
-    def __init__(  # noqa: PLR0913 - everything that a choice depends on
+    def __init__(
         self,
-        cluster: Cluster,
-        facts: ClusterFacts,
-        assumptions: Assumptions,
+        parts: CommonParts,
         claims: ClaimSuitability,
         *,
-        turn: Turn,
         schedulers: KnownSchedulers,
         refusals: Refusals,
         keeps_out: KeepsOut,
     ) -> None:
-        self._cluster = cluster
-        self._facts = facts
-        self._assumptions = assumptions
+        self._cluster = parts.cluster
+        self._facts = parts.facts
+        self._assumptions = parts.assumptions
+        self._turn = parts.turn
         self._claims = claims
-        self._turn = turn
         self._schedulers = schedulers
         self._refusals = refusals
         self._keeps_out = keeps_out

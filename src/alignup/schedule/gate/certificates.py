@@ -138,8 +138,8 @@ def _needs_serving(current: WebhookCertificates, names: Sequence[str], now: date
     if not _valid(current.serving, now) or not any(_signed(serving, authority) for authority in current.authorities):
         return True
     due = _old(current.serving, now) or _names(current.serving) != sorted(names) or not _signed(serving, newest)
-    made = _certificate(newest).not_valid_before_utc + CLOCK_DIFFERENCE
-    return due and (len(current.authorities) == 1 or now >= made + SETTLING)
+    creation = _certificate(newest).not_valid_before_utc + CLOCK_DIFFERENCE
+    return due and (len(current.authorities) == 1 or now >= creation + SETTLING)
 
 
 def _with_authority(
@@ -338,11 +338,6 @@ class CertificateKeeper:
         if self._context is None:
             raise RuntimeError("there is no certificate yet")
         return self._context
-
-    @property
-    def expiry(self) -> datetime | None:
-        """When the serving certificate expires."""
-        return expiry(self.current) if self.current else None
 
     async def run(self) -> None:
         """Keep the serving certificate valid until cancelled."""

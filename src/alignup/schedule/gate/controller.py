@@ -151,11 +151,11 @@ class GateController:
         ids = {"pod": report.pod, "uid": report.uid} if report.pod else {}
         match report.event:
             case "pod released":
-                self._metrics.released(seconds=details["waited"])
+                self._metrics.waits.observe(details["waited"])
                 _log.info("pod released", **ids, node=details["node"], waited=round(details["waited"], 3))
             case "release ended" | "release given up" as event:
                 outcome: ReleaseOutcome = details["outcome"]
-                self._metrics.ended(outcome)
+                self._metrics.releases.labels(outcome).inc()
                 if event == "release given up":
                     _log.warning(event, **ids, **(details | {"outcome": str(outcome)}))
                 elif outcome is ReleaseOutcome.REFUSED:

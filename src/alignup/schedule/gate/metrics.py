@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -16,32 +17,25 @@ class GateMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = self.registry = registry or CollectorRegistry()
-        self._reviews = Counter(
-            "alignup_gate_reviews", "Reviews of new pods by the webhook, by result.", ["outcome"], registry=registry
-        )
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self._reviews = counter("alignup_gate_reviews", "Reviews of new pods by the webhook, by result.", ["outcome"])
         outcomes = "Pods that were released to a node, by what became of them."
-        self._releases = Counter("alignup_gate_releases", outcomes, ["outcome"], registry=registry)
+        self.releases = counter("alignup_gate_releases", outcomes, ["outcome"])
         for outcome in ReleaseOutcome:
-            self._releases.labels(outcome)
+            self.releases.labels(outcome)
         warnings = "Warnings of the webhook about pods that are created, by reason code."
-        self._warnings = Counter("alignup_webhook_warnings", warnings, ["reason"], registry=registry)
-        missed = "Pods that opted in and were created without the gate."
-        self._missed = Counter("alignup_gate_missed_pods", missed, registry=registry)
+        self._warnings = counter("alignup_webhook_warnings", warnings, ["reason"])
+        self.missed_pods = counter("alignup_gate_missed_pods", "Pods that opted in and were created without the gate.")
         waited = "Time that pods waited behind the gate."
-        self._waits = Histogram("alignup_gate_wait_seconds", waited, buckets=_BUCKETS, registry=registry)
-        self._pods = Gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"], registry=registry)
-        self._reserved = Gauge(
-            "alignup_gate_reserved_nodes", "Nodes that are kept for pods that have waited long.", registry=registry
+        self.waits = Histogram("alignup_gate_wait_seconds", waited, buckets=_BUCKETS, registry=registry)
+        self._pods = gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"])
+        self._reserved = gauge("alignup_gate_reserved_nodes", "Nodes that are kept for pods that have waited long.")
+        self._expiry = gauge(
+            "alignup_gate_certificate_expiry_timestamp_seconds", "When the certificate of the webhook expires."
         )
-        self._expiry = Gauge(
-            "alignup_gate_certificate_expiry_timestamp_seconds",
-            "When the certificate of the webhook expires.",
-            registry=registry,
-        )
-        self._authority_expiry = Gauge(
+        self._authority_expiry = gauge(
             "alignup_gate_authority_expiry_timestamp_seconds",
             "When the authority of the webhook's certificate expires.",
-            registry=registry,
         )
 
     def reviewed(self, outcome: str) -> None:
@@ -49,15 +43,6 @@ class GateMetrics:
 
     def warned(self, code: str) -> None:
         self._warnings.labels(reason.code if (reason := find_reason(code)) else OTHER).inc()
-
-    def missed(self) -> None:
-        self._missed.inc()
-
-    def released(self, *, seconds: float) -> None:
-        self._waits.observe(seconds)
-
-    def ended(self, outcome: str) -> None:
-        self._releases.labels(outcome).inc()
 
     def follow(self, pods: Mapping[str, Callable[[], float]], *, reserved_nodes: Callable[[], float]) -> None:
         """Call functions for the present numbers: of pods by their states, and of reserved nodes."""

@@ -64,7 +64,7 @@ class MissedPods:
         if change.type is EventType.DELETED:
             self._events.forget(metadata.uid)
         elif change.type is EventType.ADDED and self.following and self._is_missed(pod):
-            self._metrics.missed()
+            self._metrics.missed_pods.inc()
             _log.warning("pod created without the gate", pod=metadata.full_name, uid=metadata.uid)
             if self._events.waiting <= MAX_WAITING_EVENTS:  # thousands of the same would say no more
                 self._events.note(pod, GATE_MISSED, MESSAGE)

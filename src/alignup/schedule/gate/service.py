@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
-from alignup.kubernetes.api import Access, Timing
+from alignup.kubernetes.api import Access
 from alignup.placement.scheduling.options import GateOptions
 from alignup.schedule.gate.admission import answer_review, webhook_app
 from alignup.schedule.gate.certificates import SECRETS, CertificateKeeper
@@ -70,11 +70,9 @@ class WebhookServer(NamedTuple):
                 await asyncio.Event().wait()
 
 
-async def schedule_with_gate(
-    access: Access, options: ScheduleOptions, gate: GateServiceOptions, *, timing: Timing | None = None
-) -> None:
+async def schedule_with_gate(access: Access, options: ScheduleOptions, gate: GateServiceOptions) -> None:
     """Run the cluster service with the gate until SIGTERM or SIGINT; ``ListenError`` if it cannot listen."""
-    async with open_service(access, options, timing=timing) as service:
+    async with open_service(access, options) as service:
         with add_gate(service, gate):
             await run_until_signal(service.run())
 
@@ -84,8 +82,9 @@ def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
     client, metrics = service.client, GateMetrics(service.metrics.registry)
     warnings = WarningReviews(service.live, metrics.warned)
+    markers = MarkerReviews(service.live, lambda outcome: service.steering.metrics.reviews.labels(outcome).inc())
     answers = {
-        STEER_PATH: MarkerReviews(service.live, service.steering.metrics.reviewed).answer,
+        STEER_PATH: markers.answer,
         WARN_PATH: warnings.answer,
     }
     if options.controller is not None:
