@@ -44,18 +44,6 @@ def test_members_are_what_the_set_was_made_of(chosen):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("0-3,8", [0, 1, 2, 3, 8], id="a range and a number"),
-        pytest.param("0-4,2-6,3", [0, 1, 2, 3, 4, 5, 6], id="overlaps"),
-        pytest.param("007,+2", [2, 7], id="leading zeros and plus signs"),
-    ],
-)
-def test_parse(text, expected):
-    assert list(bits.members(bits.parse(text))) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         pytest.param("1,", 'strconv.Atoi: parsing "": invalid syntax', id="a trailing comma"),
