@@ -47,15 +47,8 @@ def test_members_are_what_the_set_was_made_of(chosen):
     ("text", "message"),
     [
         pytest.param("1,", 'strconv.Atoi: parsing "": invalid syntax', id="a trailing comma"),
-        pytest.param("3-1", 'invalid range "3-1" (3 > 1)', id="a falling range"),
-        pytest.param(" 1", 'strconv.Atoi: parsing " 1": invalid syntax', id="a blank"),
         pytest.param("1_0", 'strconv.Atoi: parsing "1_0": invalid syntax', id="underscores as in Python"),
         pytest.param("٣", 'strconv.Atoi: parsing "٣": invalid syntax', id="digits of another script"),
-        pytest.param(
-            "9223372036854775808",
-            'strconv.Atoi: parsing "9223372036854775808": value out of range',
-            id="one above 64 bits",
-        ),
         pytest.param("9" * 5000, f'strconv.Atoi: parsing "{"9" * 5000}": value out of range', id="thousands of digits"),
     ],
 )
