@@ -108,6 +108,14 @@ class TestReuse:
         assert ledger.reusable_by("pod") == {GPU: {"gpu-1", "gpu-2"}}
         assert ledger.take_back("pod") == FOUR
 
+    def test_near_reusable_devices_come_first(self):
+        pod = pod_of(ONE, init=[wanting("first", gpu=4)])
+        ledger = allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
+
+        outcome = allocate(ledger, pod, container=ONE, affinity=0b10)
+
+        assert outcome.devices == {GPU: ("gpu-2",)}
+
     def test_a_missing_device_is_not_reused(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
         ledger = allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
