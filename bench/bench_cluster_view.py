@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
-from time import process_time
 from typing import Any
 
 from alignup.align.host import Host, Settings
@@ -21,7 +21,7 @@ from alignup.machines.synthetic import parse
 from alignup.observe.observation import Observation
 from alignup.observe.published_objects import host_state
 from alignup.schedule.cluster_snapshot import build_view
-from bench.harness import Figure
+from bench.harness import Figure, cpu_time
 from tests.observe.kubelets import CONFIGURATION
 
 HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
@@ -29,9 +29,7 @@ HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
 
 def figures() -> Iterator[Figure]:
     nodes, states, pods = objects(HOSTS)
-    start = process_time()
-    view = build_view(nodes, states, pods)
-    seconds = process_time() - start
+    seconds, view = cpu_time(partial(build_view, nodes, states, pods))
     assert len(view.cluster.hosts) == HOSTS
     yield Figure(f"view of {HOSTS:,} nodes with {PODS_PER_HOST} pods each, CPU", seconds, None)
 

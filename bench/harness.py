@@ -75,6 +75,13 @@ def best_over(make: Callable[[], Sequence[Item]], action: Callable[[Item], objec
     return least
 
 
+def cpu_time(action: Callable[[], Result]) -> tuple[float, Result]:
+    """Return the CPU time of one call of *action*, and its result."""
+    start = process_time()
+    result = action()
+    return process_time() - start, result
+
+
 def median_time(action: Callable[[], object], *, times: int = 101) -> float:
     """Return the median duration of *action*: the speed of a disk varies."""
     spent = []
