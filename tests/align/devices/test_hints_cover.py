@@ -18,6 +18,10 @@ singles = st.integers(0, 5).map(lambda node: 1 << node)
 levels = st.sampled_from([*(1 << node for node in range(6)), 0b111, 0b111000, SIX])
 
 
+def test_a_bound_allows_two_nodes_and_no_two_touch_enough():
+    assert hints.fewest_nodes({0b1001: 1, 0b101: 1, 0b10: 1, 0b100: 1}, 4, source=GPU) == 3
+
+
 @given(st.dictionaries(masks | singles, st.integers(1, 3), max_size=9), st.integers(-1, 20))
 def test_the_fewest_nodes_equal_brute_force(weights, need):
     assert hints.fewest_nodes(weights, need, source=GPU) == tried(weights, need)

@@ -19,6 +19,15 @@ def test_reserving_more_than_there_is_wraps_around_as_in_the_kubelet():
     assert ledger.nodes[0].tables[MEMORY].allocatable == (1 << 64) - 1
 
 
+def test_a_block_without_bytes_takes_no_reusable_memory():
+    ledger = idle(8).give("a", "init", blocks=[Block(1, MEMORY, 5 * GIB)], init=True)
+
+    after = ledger.give("a", "nothing", blocks=[Block(1, MEMORY, 0)], earlier=["init"])
+
+    assert after.nodes[0].tables == ledger.nodes[0].tables
+    assert after.held["a"]["init"] == ledger.held["a"]["init"]
+
+
 def test_releasing_an_unknown_pod_changes_nothing():
     ledger = idle(8).give("a", "app", blocks=[Block(1, MEMORY, GIB)])
 

@@ -91,6 +91,12 @@ def test_a_stored_pod_keeps_the_pod_level_resources_of_its_api_server(uid, qos):
 R = "spec.containers[0].resources"
 
 
+def test_a_pod_as_a_whole_may_not_use_claims():
+    pod = replace(POD, resources=Resources(claims=("x",)))
+
+    assert fields(pod) == ["spec.resources.claims", "spec.resources.claims[0]"]
+
+
 def test_a_rejection_lists_every_problem_once():
     pod = Pod(name="A", containers=(container("c", {"x.y/a": "1", "x.y/b": "1"}),))
 
