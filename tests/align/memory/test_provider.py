@@ -82,6 +82,7 @@ def test_a_fraction_of_a_byte_has_no_hints_and_is_rejected():
 
     assert MemoryProvider(STATIC).hints(idle(4), made, made.containers[0]) is None
     assert MemoryProvider(STATIC).hints(idle(4), made, None) is None
+    assert MemoryProvider(STATIC).needs(idle(4), made, made.containers[0]) == {}
     with pytest.raises(ProviderError, match="failed to represent quantity as int64"):
         placed(idle(4), made)
 
