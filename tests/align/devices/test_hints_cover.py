@@ -18,8 +18,15 @@ singles = st.integers(0, 5).map(lambda node: 1 << node)
 levels = st.sampled_from([*(1 << node for node in range(6)), 0b111, 0b111000, SIX])
 
 
-def test_a_bound_allows_two_nodes_and_no_two_touch_enough():
-    assert hints.fewest_nodes({0b1001: 1, 0b101: 1, 0b10: 1, 0b100: 1}, 4, source=GPU) == 3
+@pytest.mark.parametrize(
+    ("weights", "need", "fewest"),
+    [
+        pytest.param({0b101: 2, 0b110: 2, 0b1: 1, 0b10: 1}, 6, 2, id="two others touch what the richest node leaves"),
+        pytest.param({0b1001: 1, 0b101: 1, 0b10: 1, 0b100: 1}, 4, 3, id="a bound allows two nodes, no two touch all"),
+    ],
+)
+def test_the_richest_node_may_be_the_wrong_one(weights, need, fewest):
+    assert hints.fewest_nodes(weights, need, source=GPU) == fewest
 
 
 @given(st.dictionaries(masks | singles, st.integers(1, 3), max_size=9), st.integers(-1, 20))
