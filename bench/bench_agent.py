@@ -1,7 +1,6 @@
 """The agent as a process: durable admissions over its socket, startup, and memory."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 
-from bench.harness import Figure, user_environment
+from bench.harness import Figure, durable_write_time, resident_megabytes, user_environment
 
 MACHINE = "pack:2 numa:4(memory=256GiB) core:16 pu:2"
 GPU, GPUS = "example.com/gpu", "8@0,8@1,8@2,8@3,8@4,8@5,8@6,8@7"
@@ -82,18 +81,18 @@ def figures() -> Iterator[Figure]:
             "start, until the agent is ready", min(_start(root, f"start-{number}") for number in range(5)), 0.6
         )
         with agent(root, devices=(f"{GPU}={GPUS}",)) as (process, connection):
-            idle = _resident(process.pid)
+            idle = resident_megabytes(process.pid)
             fill(connection, HELD)
             admissions(connection, ADMISSIONS)
             rounds = [sorted(admissions(connection, ADMISSIONS)) for _ in range(ROUNDS)]
             p50, p99 = (min(times[ADMISSIONS * part // 100] for times in rounds) for part in (50, 99))
-            note = f"one durable write of 128 KiB here: {_durable_write(root) * 1000:.1f} ms"
+            note = f"one durable write of 4 KiB here: {durable_write_time(root) * 1e3:.2f} ms"
             yield Figure("admission over the socket, 200 pods held, p50", p50, 0.004, note)
             yield Figure("admission over the socket, 200 pods held, p99", p99, 0.015)
         yield Figure(
             "admission with a device plugin, 200 pods held, p50", _with_plugin(root), 0.008, "asked and allocated"
         )
-        yield Figure("memory of an agent at rest", idle / 1e6, 60, unit="MB")
+        yield Figure("memory of an agent at rest", idle, 60, unit="MB")
         yield from _with_many_pods(root)
 
 
@@ -185,22 +184,3 @@ def pod(name: str, *, cpu: str, memory: str, gpu: str = "") -> dict[str, object]
     container = {"name": "app", "image": "example.com/app", "resources": {"limits": limits}}
     metadata = {"name": name, "namespace": "default", "uid": name}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
-
-
-def _durable_write(root: Path) -> float:
-    """Time a durable write of many pages, which is the lower bound of every admission."""
-    least = float("inf")
-    for _ in range(20):
-        start = time.perf_counter()
-        with (root / "floor").open("wb") as file:
-            file.write(b"x" * (128 << 10))
-            file.flush()
-            os.fsync(file.fileno())
-        least = min(least, time.perf_counter() - start)
-    return least
-
-
-def _resident(pid: int) -> int:
-    """Return the resident memory of a process in bytes."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))

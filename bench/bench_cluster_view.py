@@ -1,8 +1,8 @@
 """The state of a cluster from its objects, as ``alignup cluster why`` builds it: 1,000 nodes with 30 pods each."""
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
-from time import process_time
 from typing import Any
 
 from alignup.align.machine import Device
@@ -14,7 +14,7 @@ from alignup.kubernetes.manifests.pod_decoder import pod_to_dict, read_pod
 from alignup.machines.synthetic import parse
 from alignup.schedule.cluster_snapshot import build_view
 from alignup.testing.simulated_kubelet import SimulatedKubelet
-from bench.harness import Figure
+from bench.harness import Figure, cpu_time
 
 HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
 MACHINE = parse("pack:2 numa:1 core:64 pu:2", memory=1 << 40)
@@ -23,9 +23,7 @@ DEVICES = tuple(Device("example.com/gpu", f"gpu-{number}", nodes=1 << number // 
 
 def figures() -> Iterator[Figure]:
     nodes, states, pods = objects(HOSTS)
-    start = process_time()
-    view = build_view(nodes, states, pods)
-    seconds = process_time() - start
+    seconds, view = cpu_time(partial(build_view, nodes, states, pods))
     assert len(view.cluster.hosts) == HOSTS
     yield Figure(f"view of {HOSTS:,} nodes with {PODS_PER_HOST} pods each, CPU", seconds, None)
 

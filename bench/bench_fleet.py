@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from time import perf_counter, process_time
+from time import perf_counter
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Settings
@@ -27,7 +27,7 @@ from alignup.simulate.executors import Engine, ProcessEngine, pack
 from alignup.simulate.generate import Profile, generate_for_cluster
 from alignup.simulate.sweeps import SweepTask, run_packed
 from bench.bench_admit import host
-from bench.harness import Figure, peak_megabytes, run_in_fresh_process
+from bench.harness import Figure, cpu_time, peak_megabytes, run_in_fresh_process
 
 #: CPUs, GiB, GPUs → nodes; and GPUs → pods, as published.
 NODES = {
@@ -72,9 +72,7 @@ def simulations() -> list[Figure]:
 
 def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[float, FleetResult]:
     """Return the CPU time of one simulation with our strategy, and its result."""
-    start = process_time()
-    result = ClusterSimulation(groups, pods).run()
-    return process_time() - start, result
+    return cpu_time(lambda: ClusterSimulation(groups, pods).run())
 
 
 def sweep(engine: Engine) -> float:

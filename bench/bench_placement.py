@@ -2,9 +2,9 @@
 
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from random import Random
-from time import process_time
 
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -21,7 +21,7 @@ from alignup.machines.synthetic import parse
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport, PodStage
 from bench.bench_admit import GPU, host, pod
-from bench.harness import Figure, peak_megabytes, run_in_fresh_process
+from bench.harness import Figure, cpu_time, peak_megabytes, run_in_fresh_process
 
 HOSTS, MORE_HOSTS = 5000, 20_000
 STATES = 300
@@ -91,9 +91,8 @@ def new_shapes(cluster: Cluster) -> float:
     least = inf
     for number in range(ROUNDS):
         wanted = pod("wanted", cpus=2 + number, memory="3Gi")
-        start = process_time()
-        verdicts = cluster.feasible(wanted)
-        least = min(least, process_time() - start)
+        spent, verdicts = cpu_time(partial(cluster.feasible, wanted))
+        least = min(least, spent)
         assert len(verdicts) == len(cluster.hosts)
         assert verdicts.admitting()
     return least
@@ -106,21 +105,16 @@ def one_changed(cluster: Cluster) -> float:
     for number in range(20):
         chosen = cluster.rank(wanted, limit=1)[0].host
         assert cluster.assume(replace(wanted, uid=f"assumed-{number}"), chosen).admits
-        start = process_time()
-        verdicts = cluster.feasible(wanted)
-        least = min(least, process_time() - start)
+        spent, verdicts = cpu_time(partial(cluster.feasible, wanted))
+        least = min(least, spent)
         assert not verdicts[chosen].admits
     return least
 
 
 def ranked(cluster: Cluster) -> float:
     wanted = pod("wanted", cpus=2, memory="3Gi")
-    least = inf
-    for _ in range(20):
-        start = process_time()
-        assert len(cluster.rank(wanted, limit=16)) == 16
-        least = min(least, process_time() - start)
-    return least
+    assert len(cluster.rank(wanted, limit=16)) == 16
+    return min(cpu_time(partial(cluster.rank, wanted, limit=16))[0] for _ in range(20))
 
 
 def gangs() -> Iterator[Figure]:
@@ -170,13 +164,9 @@ def gang(cluster: Cluster, members: list[Pod], *, rest: int = 0) -> float:
     """Return the least time of a decision on a gang of which *rest* members do not fit."""
     for member in members:
         cluster.feasible(member)
-    least = inf
-    for _ in range(ROUNDS):
-        start = process_time()
-        answer = cluster.feasible_gang(members)
-        least = min(least, process_time() - start)
-        assert len(answer.rest) == rest
-    return least
+    results = [cpu_time(partial(cluster.feasible_gang, members)) for _ in range(ROUNDS)]
+    assert all(len(answer.rest) == rest for _, answer in results)
+    return min(seconds for seconds, _ in results)
 
 
 def victims() -> float:
@@ -187,9 +177,7 @@ def victims() -> float:
     cluster = Cluster()
     report(cluster, "full", node, ledger_number=0, ledgers=[node.ledger])
     wanted = replace(pod("wanted", cpus=12, memory="1Gi", gpus=0), priority=10)
-    start = process_time()
-    sets = cluster.victims(wanted, "full")
-    spent = process_time() - start
+    spent, sets = cpu_time(partial(cluster.victims, wanted, "full"))
     assert len(sets.sets[0].pods) == 2, sets
     return spent
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from random import Random
-from time import process_time
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Host, Settings
@@ -18,7 +17,7 @@ from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport
 from alignup.placement.moves import MovePlan, MoveRules, PendingPod, RunningPod
 from bench.bench_admit import GPU, pod
-from bench.harness import Figure, peak_megabytes, run_in_fresh_process
+from bench.harness import Figure, cpu_time, peak_megabytes, run_in_fresh_process
 
 GIB = 1 << 30
 RESERVED = Quantity.parse("1Gi")
@@ -51,9 +50,7 @@ def first_plan(nodes: int, needed: int) -> tuple[float, float, float]:
 
 
 def planned(cluster: Cluster, rules: MoveRules, pending: PendingPod) -> tuple[float, MovePlan]:
-    start = process_time()
-    plan = cluster.plan([pending], rules)
-    return process_time() - start, plan
+    return cpu_time(partial(cluster.plan, [pending], rules))
 
 
 def large_node() -> tuple[Cluster, MoveRules, PendingPod]:

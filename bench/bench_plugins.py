@@ -16,7 +16,6 @@ from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Container, Pod, Resources
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
@@ -24,13 +23,13 @@ from alignup.kubernetes.plugins.resources import DevicesListed, PluginStopped
 from alignup.machines import synthetic
 from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
-from bench.harness import Figure
+from bench.bench_admit import GPU, pod
+from bench.harness import Figure, resident_megabytes
 from tests.kubernetes.plugins.capacity import capacity_of
 
 if TYPE_CHECKING:
     import grpc.aio
 
-GPU = "example.com/gpu"
 MACHINE = "pack:2 numa:4(memory=256GiB) core:80 pu:2"
 PODS = 500
 MANY = 10_000  #: devices
@@ -66,7 +65,7 @@ def figures() -> Iterator[Figure]:
         yield Figure("Allocate over the socket, p50", allocation)
         listing, size = asyncio.run(_list(Path(place)))
         yield Figure(f"PodResources List with {PODS} pods", listing, 0.050, f"{size / 1000:.0f} kB")
-    yield Figure(f"memory with {MANY:,} devices, in GB", _memory() / 1e9, 0.150, "printed as seconds")
+    yield Figure(f"memory with {MANY:,} devices", _memory(), 150, unit="MB")
 
 
 async def _plugin(directory: Path) -> tuple[float, float, float]:
@@ -130,21 +129,19 @@ def _full_host() -> Host:
     )
     host = Host(synthetic.parse(MACHINE), settings)
     host.update_devices(GPU, devices)
-    amounts = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1Gi"), GPU: Quantity.parse("2")}
     for number in range(PODS):
-        app = Container("app", Resources(requests=amounts, limits=amounts))
-        decision = host.admit(Pod(uid=f"u{number}", name=f"pod-{number}", namespace="default", containers=(app,)))
+        decision = host.admit(pod(f"pod-{number}", cpus=2, memory="1Gi", gpus=2))
         assert decision.admitted, decision.rejection
     return host
 
 
-def _memory() -> int:
-    """Return the resident bytes of a process with MANY devices."""
+def _memory() -> float:
+    """Return the resident megabytes of a process with MANY devices."""
     command = [sys.executable, "-m", "bench.bench_plugins"]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # noqa: S603 - our own
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # noqa: S603 - our own
 
 
-async def _resident() -> int:
+async def _resident() -> float:
     """Run in that process: a host with all devices of ten plugins, which are other processes."""
     host = Host(synthetic.parse(MACHINE))
     listener = Listener(host)
@@ -162,11 +159,11 @@ async def _resident() -> int:
                 listener.listed.clear()
                 await listener.listed.wait()
             await manager.settled()
-            status = Path("/proc/self/status").read_text().splitlines()  # noqa: ASYNC240 - /proc does not block
+            megabytes = resident_megabytes()
             for plugin in plugins:
                 plugin.kill()
                 await plugin.wait()
-    return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    return megabytes
 
 
 if __name__ == "__main__":

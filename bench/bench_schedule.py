@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from time import process_time
 from typing import Any
@@ -18,7 +19,7 @@ from alignup.schedule.gate.warning_admission import WarningReviews
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer
 from alignup.testing.simulated_kubelet import SimulatedKubelet
-from bench.harness import Figure, peak_megabytes, run_in_fresh_process
+from bench.harness import Figure, cpu_time, peak_megabytes, run_in_fresh_process
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED
 
@@ -96,9 +97,7 @@ def _review(cpu: str, **spec: object) -> bytes:
 
 
 def _time_of(reviews: WarningReviews, body: bytes, *, warnings: int) -> float:
-    start = process_time()
-    answer = reviews.answer(body)
-    seconds = process_time() - start
+    seconds, answer = cpu_time(partial(reviews.answer, body))
     assert len(json.loads(answer)["response"].get("warnings", ())) == warnings
     return seconds
 

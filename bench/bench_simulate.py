@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from random import Random
-from time import process_time
 
 from alignup.align.settings import Policy
 from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent
@@ -13,7 +12,7 @@ from alignup.simulate.generate import Profile, generate
 from alignup.simulate.node_simulation import SimulationResult, run
 from alignup.simulate.trace import read, write
 from bench.bench_admit import host, pod
-from bench.harness import Figure, best_cpu
+from bench.harness import Figure, best_cpu, cpu_time
 
 PODS = 4000
 ROUNDS = 3
@@ -50,10 +49,7 @@ def simulated(name: str, events: Sequence[WorkloadEvent], policy: Policy, *, bud
 
 def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, SimulationResult]:
     """Return the CPU time of one run on an idle host, and its result."""
-    kubelet = host(8, policy, cpus=256)
-    start = process_time()
-    result = run(kubelet, events)
-    return process_time() - start, result
+    return cpu_time(partial(run, host(8, policy, cpus=256), events))
 
 
 def workload_figures(events: Sequence[WorkloadEvent]) -> Iterator[Figure]:

@@ -1,11 +1,9 @@
 """The cost of durability: an admission or a release in the database, and a start from it."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, time
 
@@ -21,7 +19,7 @@ from alignup.documents.decisions import decision_document
 from alignup.documents.ledgers import pod_entry, restore_ledger
 from alignup.store.state_store import DurableState, HeldPodDocument, StateStore
 from bench.bench_admit import host, pod
-from bench.harness import Figure, best, best_cpu
+from bench.harness import Figure, best, best_cpu, durable_write_time, median_time
 
 MANY, WAITING = 5_000, 1_000
 MEMORY = Path("/dev/shm")  # noqa: S108 - shows the cost without a disk
@@ -43,12 +41,12 @@ def saving() -> Iterator[Figure]:
             continue
         with TemporaryDirectory(dir=place) as directory:
             few, many = (Resident(pods, Path(directory) / f"{pods}") for pods in (0, MANY))
-            rounds = [(usual(few.admit_and_release), usual(many.admit_and_release)) for _ in range(5)]
+            rounds = [(median_time(few.admit_and_release), median_time(many.admit_and_release)) for _ in range(5)]
             alone = min(seconds for seconds, _ in rounds) / 2
             crowded = min(seconds for _, seconds in rounds) / 2
             few.store.close()
             many.store.close()
-            note = "" if place else f"one fdatasync of 4 KiB here: {fdatasync_seconds(Path(directory)) * 1e3:.2f} ms"
+            note = "" if place else f"one fdatasync of 4 KiB here: {durable_write_time(Path(directory)) * 1e3:.2f} ms"
             yield Figure(f"change with 0 pods held, {where}, median", alone, 4e-3, note)
             ratio = f"{crowded / alone:.2f} times that of 0 pods"
             yield Figure(f"change with {MANY:,} pods held, {where}, median", crowded, 1.3 * alone, ratio)
@@ -81,16 +79,6 @@ class Resident:
         uid = f"new-{next(self.numbers)}"
         self.run(lambda transaction: transaction.admit(pod(uid, cpus=1, memory="256Mi", gpus=0)))
         self.run(lambda transaction: transaction.release(uid))
-
-
-def fdatasync_seconds(directory: Path) -> float:
-    with (directory / "floor").open("wb", buffering=0) as file:
-
-        def append() -> None:
-            file.write(b"x" * 4096)
-            os.fdatasync(file.fileno())
-
-        return usual(append)
 
 
 def releasing() -> Iterator[Figure]:
@@ -149,13 +137,3 @@ def history() -> Iterator[Figure]:
         yield Figure("the newest 100 of the history", best(store.history.latest), 20e-3)
         store.close()
         yield Figure("a database with 2,000 decisions checked", best(store.load), 0.1)
-
-
-def usual(action: Callable[[], object], *, times: int = 101) -> float:
-    """Return the median duration of *action*: the speed of a disk varies."""
-    spent = []
-    for _ in range(times):
-        start = perf_counter()
-        action()
-        spent.append(perf_counter() - start)
-    return median(spent)

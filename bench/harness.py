@@ -9,6 +9,7 @@ from functools import cache
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import TypeVar
@@ -74,6 +75,34 @@ def best_over(make: Callable[[], Sequence[Item]], action: Callable[[Item], objec
     return least
 
 
+def cpu_time(action: Callable[[], Result]) -> tuple[float, Result]:
+    """Return the CPU time of one call of *action*, and its result."""
+    start = process_time()
+    result = action()
+    return process_time() - start, result
+
+
+def median_time(action: Callable[[], object], *, times: int = 101) -> float:
+    """Return the median duration of *action*: the speed of a disk varies."""
+    spent = []
+    for _ in range(times):
+        start = perf_counter()
+        action()
+        spent.append(perf_counter() - start)
+    return median(spent)
+
+
+def durable_write_time(directory: Path) -> float:
+    """Return the median duration of a durable write of 4 KiB, the lower bound of what is saved there."""
+    with (directory / "floor").open("wb", buffering=0) as file:
+
+        def append() -> None:
+            file.write(b"x" * 4096)
+            os.fdatasync(file.fileno())
+
+        return median_time(append)
+
+
 def run_in_fresh_process(function: Callable[..., Result], *arguments: object) -> Result:
     """Return what *function* returns in a new process, which has none of this one's memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
@@ -85,8 +114,17 @@ def peak_megabytes(process: int | str = "self") -> float:
 
     ``ru_maxrss`` is no measure of it: a new process starts with that of the one that started it.
     """
+    return _megabytes("VmHWM:", process)
+
+
+def resident_megabytes(process: int | str = "self") -> float:
+    """Return the memory that a process has now."""
+    return _megabytes("VmRSS:", process)
+
+
+def _megabytes(field: str, process: int | str) -> float:
     status = Path(f"/proc/{process}/status").read_text("ascii")
-    (kilobytes,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    (kilobytes,) = [line.split()[1] for line in status.splitlines() if line.startswith(field)]
     return int(kilobytes) * 1024 / 1e6
 
 

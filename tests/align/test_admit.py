@@ -14,11 +14,11 @@ from alignup.align.hint import Hint, Provider
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.merging.merge import MergeRule
-from alignup.align.settings import FeatureGates, Policy, Scope
-from alignup.align.workload import Container, Pod, Resources
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload import Container, Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from tests.align.hosts import GIB, GPU, NIC, RESERVATION, make_host, make_pod
-from tests.strategies_pods import amounts, guaranteed
+from tests.strategies_pods import guaranteed
 
 FIRST, SECOND, BOTH = 0b01, 0b10, 0b11
 LOCALITY = "Resources cannot be allocated with Topology locality"
@@ -54,35 +54,6 @@ class TestScopes:
         assert nodes(decision) == [SECOND, SECOND]
         assert [step.container for step in decision.steps] == [None]
 
-    def test_in_pod_scope_a_pod_that_fits_no_node_is_rejected(self):
-        decision = make_host(scope=Scope.POD).admit(two("3", "3"))
-
-        assert decision.rejection
-        assert decision.rejection.reason == "TopologyAffinityError"
-        assert decision.rejection.container is None
-
-    def test_as_a_whole_all_containers_follow_the_hint_of_the_pod(self):
-        gates = FeatureGates({"PodLevelResourceManagers": True})
-        requests = amounts({"cpu": "4", "memory": "4Gi"})
-        wanted = two("2", "1", resources=Resources(requests, requests))
-
-        decision = make_host(scope=Scope.POD, gates=gates).admit(wanted)
-
-        assert nodes(decision) == [SECOND, SECOND]
-        assert [placement.as_text()["cpu"]["cpu"] for placement in decision.placements] == ["4-5", "6"]
-
-    def test_a_pod_with_pod_level_resources_has_its_own_message(self):
-        gates = FeatureGates({"PodLevelResourceManagers": True})
-        requests = amounts({"cpu": "6", "memory": "4Gi"})
-        wanted = two("5", "1", resources=Resources(requests, requests))
-
-        decision = make_host(scope=Scope.POD, gates=gates).admit(wanted)
-
-        assert decision.rejection
-        assert decision.rejection.message == (
-            "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager"
-        )
-
 
 class TestPolicies:
     def test_policy_none_merges_nothing(self):
@@ -91,19 +62,6 @@ class TestPolicies:
         assert decision.steps == ()
         assert decision.placements[0].hint == NO_AFFINITY
         assert decision.placements[0].as_text()["cpu"] == {"cpu": "1-2"}
-
-    @pytest.mark.parametrize(
-        ("policy", "hint"),
-        [
-            pytest.param(Policy.BEST_EFFORT, Hint(BOTH, preferred=False), id="best effort takes both nodes"),
-            pytest.param(Policy.RESTRICTED, None, id="restricted rejects: memory prefers one node, CPUs need two"),
-        ],
-    )
-    def test_what_fits_no_single_node(self, policy, hint):
-        decision = make_host(policy).admit(make_pod(cpu="5"))
-
-        assert decision.admitted is (hint is not None)
-        assert [placement.hint for placement in decision.placements] == ([hint] if hint else [])
 
     def test_without_preferences_a_single_node_has_no_affinity(self):
         decision = make_host().admit(Pod(name="a", uid="a", containers=(Container("app"),)))

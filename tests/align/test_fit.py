@@ -15,10 +15,6 @@ PAGES = "hugepages-2Mi"
 LARGE = NodeAllocatable(milli_cpu=8000, memory=1000, ephemeral_storage=1000, pods=10, scalars={GPU: 2, PAGES: 100})
 EMPTY = UsedResources()
 STATIC = {"kubernetes.io/config.source": "file"}
-NO_SET = (
-    "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to "
-    "preempt: no set of running pods found to reclaim resources: "
-)
 
 counts = st.integers(0, 20)
 scalars = st.dictionaries(st.sampled_from([GPU, NIC, PAGES]), counts)
@@ -56,47 +52,10 @@ def lacking(failure):
     return {short.resource for short in failure.insufficient} if failure else set()
 
 
-@pytest.mark.parametrize(
-    ("request_", "used", "short"),
-    [
-        pytest.param(asking(cpu=8001), EMPTY, [("cpu", 8001, 0, 8000)], id="a thousandth too much"),
-        pytest.param(asking(), using(asking(cpu=9000)), [], id="an over-used host fits a pod that asks for nothing"),
-        pytest.param(asking(), using(*[asking()] * 10), [("pods", 1, 10, 10)], id="no place for one more pod"),
-        pytest.param(asking(**{NIC: 0}), EMPTY, [], id="none of a resource the host does not have"),
-        pytest.param(
-            FitRequest(9000, 2000, 2000, {PAGES: 200, NIC: 5, GPU: 3}),
-            using(*[asking(**{GPU: 1})] * 10),
-            [
-                ("pods", 1, 10, 10),
-                ("cpu", 9000, 0, 8000),
-                ("memory", 2000, 0, 1000),
-                ("ephemeral-storage", 2000, 0, 1000),
-                (GPU, 3, 10, 2),
-                (PAGES, 200, 0, 100),
-                (NIC, 5, 0, 0),
-            ],
-            id="everything at once, in order",
-        ),
-    ],
-)
-def test_check(request_, used, short):
-    assert fit.insufficient_resources(request_, used=used, allocatable=LARGE) == tuple(
-        InsufficientResource(*fields) for fields in short
-    )
-
-
 def test_an_empty_allocatable_fits_no_pod():
     assert fit.insufficient_resources(asking(), used=EMPTY, allocatable=NodeAllocatable()) == (
         InsufficientResource("pods", 1, 0, 0),
     )
-
-
-def test_an_insufficient_resource_has_the_kubelets_message():
-    short = InsufficientResource("memory", requested=5, used=7, capacity=10)
-
-    assert short.missing == 2
-    assert short.reason == "OutOfmemory"
-    assert short.message == "Node didn't have enough resource: memory, requested: 5, used: 7, capacity: 10"
 
 
 @pytest.mark.parametrize(
@@ -133,24 +92,6 @@ def test_the_first_shortfall_is_reported_and_all_are_kept():
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        pytest.param({"os": "windows"}, "PodOSNotSupported", id="the spec names another"),
-        pytest.param({"labels": {"kubernetes.io/os": "linux"}}, None, id="a label names this system"),
-        pytest.param(
-            {"labels": {"kubernetes.io/os": ""}, "os": "windows"},
-            "PodOSSelectorNodeLabelDoesNotMatch",
-            id="a label that names none is looked at first",
-        ),
-    ],
-)
-def test_the_operating_system(fields, reason):
-    failure = judged(pod_asking(requests={"cpu": "1"}, **fields))
-
-    assert (failure and failure.reason) == reason
-
-
-@pytest.mark.parametrize(
     ("fields", "critical"),
     [
         pytest.param({"priority": 2_000_000_000}, True, id="a system's priority"),
@@ -173,18 +114,6 @@ def test_critical(fields, critical):
 )
 def test_which_pods_a_critical_pod_may_preempt(critical, other, may):
     assert fit.may_preempt(pod_asking(**critical), pod_asking(**other)) is may
-
-
-def test_a_critical_pod_has_another_message_if_preemption_would_not_help():
-    keeps = pod_asking("keeps", requests={"cpu": "4", GPU: "2"}, annotations=STATIC)
-    gives = pod_asking("gives", requests={"cpu": "2", "memory": "900"})
-    pod = pod_asking(requests={"cpu": "7", "memory": "200", GPU: "1"}, annotations=STATIC)
-
-    failure = judged(pod, others=[keeps, gives])
-
-    assert failure.reason == "UnexpectedAdmissionError"
-    assert failure.message == f"{NO_SET}[(res: cpu, q: 3000), (res: {GPU}, q: 1), ]"
-    assert lacking(failure) == {"cpu", "memory", GPU}
 
 
 def test_no_pod_is_preempted_even_if_it_would_help():

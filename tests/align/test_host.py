@@ -23,7 +23,7 @@ from alignup.kubernetes.configuration import load_settings
 from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from tests.align.hosts import GIB, GPU, RESERVATION, make_host, make_pod
-from tests.strategies_pods import amounts, container, guaranteed
+from tests.strategies_pods import amounts, container
 
 STATIC = CpuSettings(policy="static", reservation=RESERVATION["cpu"])
 
@@ -88,31 +88,6 @@ def test_a_rejection_is_not_applied():
         host.apply(rejected)
 
 
-def test_a_rejected_pod_leaves_no_trace():
-    """Devices and CPUs could be had and memory could not: nothing of it is kept."""
-    host = make_host()
-    before = host.ledger
-
-    decision = host.admit(make_pod(gpu="1", memory="40Gi"))
-
-    assert decision.outcome is Outcome.REJECTED
-    assert host.ledger is before
-
-
-def test_release_restores_the_idle_ledger():
-    host = make_host()
-    idle = host.ledger
-    host.admit(make_pod(gpu="1"))
-
-    host.release("a")
-
-    assert host.ledger.pods == idle.pods
-    assert host.ledger.used == idle.used
-    assert host.ledger.cpus == idle.cpus
-    assert host.ledger.memory.nodes == idle.memory.nodes
-    assert host.ledger.devices == idle.devices
-
-
 def test_releasing_an_unknown_pod_does_nothing():
     host = make_host()
     before = host.ledger
@@ -120,18 +95,6 @@ def test_releasing_an_unknown_pod_does_nothing():
     host.release("unknown")
 
     assert host.ledger is before
-
-
-def test_an_init_container_releases_its_memory_when_the_next_one_starts():
-    host = make_host()
-    wanted = replace(make_pod(memory="1Gi"), init=(guaranteed("init", {"cpu": "2", "memory": "4Gi"}),))
-    host.admit(wanted)
-    held = host.ledger.memory.nodes[0].tables["memory"].reserved
-
-    host.start_container("a", "app")
-
-    assert held == 4 * GIB
-    assert host.ledger.memory.nodes[0].tables["memory"].reserved == GIB
 
 
 @pytest.mark.parametrize(
@@ -208,27 +171,6 @@ class TestAsking:
 
 
 class TestRestart:
-    def test_a_pod_keeps_what_it_has(self):
-        first = make_host()
-        admitted = first.admit(make_pod(gpu="1"))
-
-        second = Host(first.machine, first.settings, ledger=first.ledger)
-        again = second.admit(make_pod(gpu="1"))
-
-        assert again.kept
-        assert again.placements == admitted.placements
-        assert second.ledger is first.ledger
-
-    def test_a_pod_is_not_rejected_when_its_device_fails(self):
-        host = make_host()
-        host.admit(make_pod(gpu="1"))
-        host.update_devices(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False)])
-
-        again = Host(host.machine, host.settings, ledger=host.ledger).admit(make_pod(gpu="1"))
-
-        assert again.kept
-        assert again.placements[0].as_text()["device"] == {GPU: "gpu-0"}
-
     def test_a_ledger_with_unknown_providers_is_rejected(self):
         host = make_host()
         alien = replace(host.ledger, others={"cache": {}})

@@ -45,18 +45,6 @@ def test_pods_are_in_the_order_of_admission():
     assert list(ledger.without_pod("a", ledger.by_provider()).pods) == ["c", "b"]
 
 
-def test_a_removed_pod_takes_its_usage_along():
-    empty = idle()
-    ledgers = [{**empty.by_provider(), "count": count} for count in range(3)]
-    both = empty.with_pod(resident("a", gpu="1"), ledgers[1]).with_pod(resident("b"), ledgers[2])
-
-    left = both.without_pod("a", ledgers[1])
-
-    assert left.used == UsedResources(milli_cpu=2000, memory=GIB, pods=1)
-    assert left.without_pod("b", ledgers[0]) == empty
-    assert list(both.pods) == ["a", "b"]
-
-
 def test_an_unknown_pod_cannot_be_removed():
     with pytest.raises(KeyError):
         idle().without_pod("unknown", idle().by_provider())

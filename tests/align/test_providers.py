@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from alignup.align import bits
-from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
-from alignup.align.errors import ProviderError, StateError
+from alignup.align.devices.provider import DeviceProvider
+from alignup.align.errors import StateError
 from alignup.align.hint import Hint, Need, Provider
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
-from alignup.align.quantity import Quantity
-from alignup.align.workload import Container, Pod, Resources
+from alignup.align.workload import Container, Pod
 from tests.align.hosts import GIB, GPU, NIC, make_host, make_pod
 from tests.strategies_pods import guaranteed
 
@@ -91,20 +89,6 @@ class TestDevices:
 
         assert devices.capacity(devices.initial_ledger(), "a") == {GPU: 1, NIC: 1}
 
-    def test_plugins_with_preferred_allocation_are_asked(self):
-        known = (Device(GPU, "a", 1), Device(GPU, "b", 1))
-        devices = DeviceProvider(0b11, known, preferred_allocation=frozenset({GPU}))
-        wanted = make_pod(gpu="1")
-        app, node_0 = wanted.containers[0], Hint(1, preferred=True)
-
-        with pytest.raises(PreferencesNeededError) as caught:
-            devices.allocate(devices.initial_ledger(), wanted, app, affinity=node_0)
-
-        (request,) = caught.value.requests
-        answered = replace(devices, answers={request: ("b",)})
-        ledger = answered.allocate(devices.initial_ledger(), wanted, app, affinity=node_0)
-        assert ledger.holds("a", "app") == {GPU: ("b",)}
-
     def test_a_pod_as_a_whole_gets_none(self):
         idle = HOST.devices.initial_ledger()
 
@@ -118,29 +102,6 @@ class TestDevices:
         forgotten = replace(held, inventories={}, free={})
 
         assert devices.needs(forgotten, wanted, app) == {GPU: Need(1, {})}
-
-
-class TestMemory:
-    def test_under_policy_none_it_has_no_preference(self):
-        memory = MemoryProvider(MemorySettings(MemoryPolicy.NONE), HOST.view.nodes)
-        idle, wanted = memory.initial_ledger(), make_pod()
-
-        assert idle.nodes == {}
-        assert memory.hints(idle, wanted, wanted.containers[0]) is None
-        assert memory.allocate(idle, wanted, wanted.containers[0], affinity=NODE_1) == idle
-
-    def test_an_amount_that_is_not_whole_bytes_is_rejected_at_allocation(self):
-        """Half a byte is possible in a static pod, whose amounts are not rewritten."""
-        memory = HOST.memory
-        idle = memory.initial_ledger()
-        half = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1073741824500m")}
-        wanted = Pod(name="a", uid="a", containers=(Container("app", Resources(half, half)),))
-        app = wanted.containers[0]
-
-        assert memory.needs(idle, wanted, app) == {}
-        assert memory.hints(idle, wanted, app) is None
-        with pytest.raises(ProviderError, match="failed to represent quantity as int64"):
-            memory.allocate(idle, wanted, app, affinity=NODE_1)
 
 
 def test_a_provider_without_json_cannot_store_its_ledger():

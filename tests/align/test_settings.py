@@ -35,36 +35,6 @@ def test_policy_none_looks_at_nothing_else():
     TopologySettings().check_machine(nodes=64, distances=False)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        pytest.param({"policy": "strict"}, 'unknown policy: "strict"', id="an unknown policy"),
-        pytest.param({"scope": "node"}, 'unknown scope: "node"', id="an unknown scope"),
-        pytest.param(
-            {"policy": "strict", "best": "1"},
-            'unknown Topology Manager Policy option: "best"',
-            id="options before the policy",
-        ),
-        pytest.param(
-            {"max_allowable_numa_nodes": "many"},
-            'unable to convert policy option to integer "max-allowable-numa-nodes": strconv.Atoi: parsing "many": '
-            "invalid syntax",
-            id="a number in other words",
-        ),
-        pytest.param(
-            {"max_allowable_numa_nodes": "7"},
-            'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
-            id="fewer nodes than the kubelet's own limit",
-        ),
-    ],
-)
-def test_errors_are_the_kubelets_word_for_word(settings, message):
-    with pytest.raises(SettingsError) as caught:
-        parse(**settings)
-
-    assert str(caught.value) == message
-
-
 def test_more_nodes_than_allowed_are_rejected_unless_the_limit_is_off():
     settings = parse(max_allowable_numa_nodes="10")
 

@@ -279,18 +279,6 @@ def ask_one_node(tmp_path):
     return ask
 
 
-@pytest.mark.parametrize(("version", "place"), [("1.36", "any NUMA node"), ("1.37", "NUMA node 1")])
-def test_pod_level_resources_have_the_defaults_of_the_release(ask_one_node, version, place):
-    manifest = yaml.safe_load(MANIFEST.format(api="apps/v1", kind="Deployment", more=""))
-    manifest["spec"]["template"]["spec"]["resources"] = {"requests": {"cpu": "4", "memory": "1Gi"}}
-    kubelet = ObservedKubelet(featureGates={"PodLevelResourceManagers": True})
-
-    words = ("why", "-f", "-", "--kubernetes-version", version)
-    run = ask_one_node(*words, kubelet=kubelet, stdin=json.dumps(manifest))
-
-    assert f"Admitted: 1 node\n  a\n  {place}\n" in run.stdout
-
-
 @pytest.mark.parametrize(("version", "known"), [("v1.37.0", None), ("v1.38.0-alpha.2", "alpha.2, 2026-10-07")])
 def test_answers_of_nodes_whose_release_is_not_out_say_so(ask_one_node, version, known):
     manifest = MANIFEST.format(api="apps/v1", kind="Deployment", more="")

@@ -40,20 +40,6 @@ def test_a_healthy_node():
     assert "  ok       cpu_manager_state: policy static, CPUs held by 4 pods\n" in run.stdout
 
 
-def test_the_proposed_yaml_fixes_the_errors(tmp_path):
-    broken = yaml.safe_load((DAMAGED / "kubelet.yaml").read_text("utf-8"))
-    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
-    _, _, rest = run.stdout.partition("Replace these keys in ")
-    pasted = yaml.safe_load(rest.partition("\n")[2].partition("\n\n")[0])
-
-    (tmp_path / "k.yaml").write_text(yaml.safe_dump(broken | pasted), "utf-8")
-    again = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", tmp_path / "k.yaml")
-
-    assert set(pasted) == {"featureGates", "reservedSystemCPUs", "reservedMemory"}
-    assert "ERROR" not in again.stdout
-    assert again.stdout.endswith("\nThis kubelet starts, with 2 warnings.\n")
-
-
 def test_nothing_changes_without_write(damaged):
     before = contents(damaged)
 
@@ -113,21 +99,6 @@ def test_write_changes_nothing_while_a_kubelet_runs(damaged, monkeypatch):
     assert contents(damaged) == before
 
 
-def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
-    run = in_process(
-        *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"),
-        *("--kubelet-dir", damaged, "--write"),
-    )
-
-    assert run.returncode == 1
-    assert "→ fix the configuration first" in run.stdout.replace("\n           ", " ")
-    assert (damaged / state_files.CPU_FILE).read_bytes() == (DAMAGED / "state" / state_files.CPU_FILE).read_bytes()
-    assert (damaged / state_files.MEMORY_FILE).read_bytes() == (
-        DAMAGED / "state" / state_files.MEMORY_FILE
-    ).read_bytes()
-    state_files.parse_device_state((damaged / "device-plugins" / state_files.DEVICE_FILE).read_bytes(), path="")
-
-
 def test_the_default_configuration_is_that_of_the_directory_or_of_the_kubelet(damaged):
     shutil.copy(NODE / "kubelet.yaml", damaged / "config.yaml")
 
@@ -138,13 +109,6 @@ def test_the_default_configuration_is_that_of_the_directory_or_of_the_kubelet(da
     assert "policy single-numa-node" in of_directory.stdout
     assert of_kubelet.returncode == 0
     assert of_kubelet.stdout.startswith("the kubelet's defaults on pack:1 numa:1 core:4 pu:1\n")
-
-
-def test_set_overrides_the_configuration():
-    run = in_process("doctor", *ON_NODE, *STATE, "--set", "cpuManagerPolicy=none", "--set", "reservedSystemCPUs=")
-
-    assert run.returncode == 1
-    assert 'the file has policy "static", but "none" is configured' in run.stdout.replace("\n           ", " ")
 
 
 def test_json(damaged):

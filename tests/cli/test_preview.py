@@ -57,18 +57,6 @@ def test_doctor_and_upgrade_check_have_no_previews():
     assert in_process("upgrade-check", *ON_NODE, "--from", "1.37", "--to", "1.38", *PREVIEW).returncode == 2
 
 
-def test_strategies_are_compared():
-    words = ("simulate", "--generate", "mixed", "--count", "40", *ON_NODE, "--compare", PLAN)
-
-    run = in_process(*words, *PREVIEW, "-o", "json")
-
-    document = json.loads(run.stdout)
-    strategies = {"none", "most-allocated", "least-allocated"}
-    assert {variant["choices"][PLAN] for variant in document["ranked"]} == strategies
-    assert (document["kubernetes"], document["knownUpTo"]) == ("1.38", "alpha.2, 2026-10-07")
-    assert in_process(*words).returncode == 2
-
-
 def test_a_cluster_is_simulated_and_swept_with_a_plan(tmp_path):
     words = ("simulate", "--nodes", "2", "--generate", "mixed", "--count", "20", *ON_NODE)
     spec = tmp_path / "spec.yaml"

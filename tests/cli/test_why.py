@@ -316,15 +316,6 @@ def test_the_advice_fits_the_error(manifest, arguments, advice):
     assert "defaulting_panic" not in run.stderr
 
 
-def test_documents_that_are_too_large_are_rejected(manifest):
-    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x,x]", *(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
-
-    run = in_process("why", "-f", manifest("\n".join(lines)), *SMALL)
-
-    assert (run.returncode, run.stdout) == (2, "")
-    assert "more than" in run.stderr
-
-
 def test_a_short_search_lists_what_was_not_tried():
     run = in_process("why", "-f", TRAINER, *WITH_POD_NAMES, "--search", "0")
 
@@ -379,16 +370,6 @@ class TestClaims:
         assert (run.returncode, run.stderr) == (0 if satisfied else 1, "")
         assert bool(answer["unmetDemand"]) is not satisfied
         assert satisfied or "have no root complex in common" in answer["unmetDemand"]["detail"]
-
-    def test_missing_objects_are_named(self, manifest):
-        document = {"name": "gpu", "resourceClaimName": "mine"}
-        claiming = json.loads(pod_manifest(cpu="1", memory="1Gi"))
-        claiming["spec"]["resourceClaims"] = [document]
-
-        run = in_process("why", "-f", manifest(json.dumps(claiming)), *SMALL)
-
-        assert run.returncode == 0
-        assert "! ResourceClaim default/mine is not known" in run.stdout
 
     @pytest.mark.parametrize("resource", ["example.com/gpu", "deviceclass.resource.kubernetes.io/gpu.example.com"])
     def test_extended_resources_of_a_class_are_served_by_a_claim(self, manifest, resource):

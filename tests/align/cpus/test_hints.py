@@ -16,31 +16,6 @@ from tests.strategies import cpu_sets, machines
 VIEW = synthetic.parse("pack:2 numa:2 core:4 pu:1").kubelet_view()
 
 
-def listed(request, *, free="0-15", reusable="", by_socket=False):
-    nodes = CpuNodes(VIEW, by_socket=by_socket)
-    hints = nodes.hints(request, free=nodes.count(bits.parse(free)), reusable=bits.parse(reusable))
-    lists = HintList.of_family(hints)
-    return " ".join(bits.show(mask) + "*" * (mask in lists.preferred) for mask in lists.masks)
-
-
-@pytest.mark.parametrize(
-    ("asked", "hints"),
-    [
-        pytest.param({"request": 4, "free": "0-2,4-6"}, "0-1 0-2 0-1,3 0-3", id="nothing preferred on used nodes"),
-        pytest.param(
-            {"request": 2, "free": "4-15", "reusable": "0-1"}, "0* 0-1 0,2 0,3 0-2 0-1,3 0,2-3 0-3", id="reusable ones"
-        ),
-        pytest.param(
-            {"request": 4, "free": "0-2,4-6,8-10", "by_socket": True},
-            "0-1* 0,2 1-2 0-2 0-1,3 0,2-3 1-3 0-3",
-            id="a socket is preferred where a node would do",
-        ),
-    ],
-)
-def test_hints(asked, hints):
-    assert listed(**asked) == hints
-
-
 @given(machines(max_nodes=5), st.data())
 def test_hints_are_the_sets_that_hold_enough(machine, data):
     """Every set with enough free CPUs, preferred if no smaller set of the empty machine would do, and no other."""

@@ -23,15 +23,6 @@ def test_reserved_cpus_are_shared_but_not_available():
     assert IDLE.free == {0: 3, 5: 4}
 
 
-def test_give_moves_cpus_from_the_shared_pool_to_the_container():
-    after = IDLE.give("pod", "app", cpus=cpus("2-4"))
-
-    assert after.holds("pod", "app") == cpus("2-4")
-    assert after.shared == cpus("0-1,5-7")
-    assert after.free == {0: 1, 5: 3}
-    assert IDLE.shared == ALL, "the ledger from before is as it was"
-
-
 def test_an_unknown_container_holds_nothing():
     assert IDLE.holds("pod", "app") is None
     assert IDLE.owned("pod") == 0
@@ -56,36 +47,8 @@ def test_only_available_cpus_can_be_given(wanted, why):
     assert str(rejected.value) == str(rejected_pod.value) == why
 
 
-def test_containers_of_one_pod_may_own_the_same_cpu():
-    ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
-
-    assert ledger.owned("pod") == cpus("1-3")
-    assert ledger.shared == cpus("0,4-7")
-
-
-def test_a_cpu_is_released_with_its_last_owner():
-    ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
-
-    without_init = ledger.take_back("pod", "init")
-    without_both = without_init.take_back("pod", "app")
-
-    assert without_init.shared == cpus("0-1,4-7")
-    assert without_both == IDLE
-
-
 def test_releasing_an_unknown_container_changes_nothing():
     assert IDLE.take_back("pod", "app") is IDLE
-
-
-def test_cpus_of_a_whole_pod_are_released_as_a_whole():
-    ledger = IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("1"), "b": cpus("2-3")})
-
-    without_a = ledger.take_back("pod", "a")
-    without_both = without_a.take_back("pod", "b")
-
-    assert ledger.shared == without_a.shared == cpus("0,5-7")
-    assert without_a.pod_held == {"pod": cpus("1-4")}
-    assert without_both == IDLE
 
 
 def test_cpus_of_a_whole_pod_can_be_released_without_its_containers():
@@ -95,15 +58,6 @@ def test_cpus_of_a_whole_pod_can_be_released_without_its_containers():
 def test_containers_own_only_cpus_of_their_pod():
     with pytest.raises(StateError, match="CPUs 5 are not CPUs of the pod"):
         IDLE.give_pod("pod", cpus("1-4"), containers={"a": cpus("4-5")})
-
-
-def test_a_second_give_pod_loses_the_first_cpus():
-    first = IDLE.give_pod("pod", cpus("1-2"), containers={"a": cpus("1-2")})
-    second = first.give_pod("pod", cpus("3-4"), containers={"a": cpus("3-4")})
-
-    assert second.lost == cpus("1-2")
-    assert second.shared | second.owned("pod") | second.lost == ALL
-    assert second.take_back("pod", "a").shared == cpus("0,3-7")
 
 
 def test_containers_that_are_gone_own_nothing():

@@ -32,29 +32,5 @@ def test_policies_have_the_kubelets_names():
         CpuPolicy("Static")
 
 
-def test_policy_none_has_no_options():
-    CpuSettings().check_none()
-    with pytest.raises(SettingsError) as rejected:
-        CpuSettings(options={"b": "2", "a": "1"}).check_none()
-
-    assert str(rejected.value) == "new none policy error: None policy: received unsupported options=map[a:1 b:2]"
-
-
 def test_a_reserved_part_of_a_cpu_counts_as_one():
     assert CpuSettings(reservation=Quantity.parse("1001m")).reserved_count() == 2
-
-
-@pytest.mark.parametrize(
-    ("reservation", "text"),
-    [
-        pytest.param(None, "unable to determine reserved CPU resources for static policy", id="not said"),
-        pytest.param("0", "requires systemreserved.cpu + kubereserved.cpu to be greater than zero", id="zero"),
-    ],
-)
-def test_the_static_policy_requires_a_reservation(reservation, text):
-    settings = CpuSettings(reservation=reservation and Quantity.parse(reservation))
-
-    with pytest.raises(SettingsError) as rejected:
-        settings.reserved_count()
-
-    assert text in str(rejected.value)

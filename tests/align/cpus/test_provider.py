@@ -7,7 +7,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import NO_HINTS, CpuProvider
-from alignup.align.errors import ProviderError, SettingsError, StateError
+from alignup.align.errors import ProviderError, StateError
 from alignup.align.hint import HintList
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy
@@ -18,8 +18,6 @@ from tests.strategies_pods import amounts, container, guaranteed
 
 #: 2 sockets, a node each, 4 cores of 2 threads each; siblings are neighbors.
 VIEW = synthetic.parse("pack:2 numa:1 core:4 pu:2").kubelet_view()
-#: 2 sockets of 2 nodes of 4 CPUs.
-FOUR = synthetic.parse("pack:2 numa:2 core:4 pu:1").kubelet_view()
 ANYWHERE = None
 NODE_1 = bits.of([1])
 
@@ -98,25 +96,6 @@ class TestCreation:
         assert bits.show(cpus.reserved_cores) == cores
         assert cpus.allocatable == VIEW.all_cpus & ~cpus.reserved
 
-    @pytest.mark.parametrize(
-        ("change", "text"),
-        [
-            pytest.param({"policy": "fixed"}, 'unknown policy: "fixed"', id="the policy"),
-            pytest.param(
-                {"options": {"bad": ""}},
-                'new static policy error: unknown CPU Manager Policy option: "bad"',
-                id="an option",
-            ),
-        ],
-    )
-    def test_settings_with_which_a_kubelet_does_not_start(self, change, text):
-        settings = replace(CpuSettings(policy="static", reservation=Quantity.parse("2")), **change)
-
-        with pytest.raises(SettingsError) as rejected:
-            CpuProvider.create(VIEW, settings, topology=Policy.NONE, gates=FeatureGates())
-
-        assert str(rejected.value) == text
-
     def test_feature_gates_enable_pod_level_allocation(self):
         settings = CpuSettings(policy="static", reservation=Quantity.parse("2"))
         on, half = {"PodLevelResourceManagers": True}, {"PodLevelResourceManagers": True, "PodLevelResources": False}
@@ -126,41 +105,6 @@ class TestCreation:
 
 
 class TestStart:
-    def test_all_cpus_but_strictly_reserved_ones_are_shared_at_first(self):
-        assert bits.show(provider().initial_ledger().shared) == "0-15"
-        assert bits.show(provider(strict_cpu_reservation=True).initial_ledger().shared) == "1-15"
-
-    def test_a_stored_assignment_is_restored(self):
-        cpus = provider()
-        before = place(cpus, cpus.initial_ledger(), pod("p", "4"))
-
-        after = cpus.restore_ledger(before.shared, before.held)
-
-        assert replace(after, reusable=before.reusable) == before
-
-    @pytest.mark.parametrize(
-        ("shared", "held", "text"),
-        [
-            pytest.param(
-                "0-13",
-                "13-15",
-                'pod: p, container: c cpuset: "13-15" overlaps with default cpuset "0-13"',
-                id="a CPU both shared and owned",
-            ),
-            pytest.param(
-                "0-13",
-                "14",
-                'current set of available CPUs "0-15" doesn\'t match with CPUs in state "0-14"',
-                id="a CPU that is neither",
-            ),
-        ],
-    )
-    def test_inconsistent_state_is_rejected(self, shared, held, text):
-        with pytest.raises(StateError) as rejected:
-            provider().restore_ledger(bits.parse(shared), {"p": {"c": bits.parse(held)}})
-
-        assert str(rejected.value) == text
-
     def test_a_host_starts_with_all_cpus_exclusive(self):
         cpus = provider(strict_cpu_reservation=True)
         before = place(cpus, cpus.initial_ledger(), pod("p", "15"))
@@ -181,36 +125,6 @@ class TestStart:
 
 
 class TestHints:
-    def test_a_container_that_requests_parts_of_a_cpu_has_no_exclusive_cpus(self):
-        cpus = provider()
-        wanted = pod("p", "1500m")
-
-        assert cpu_hints(cpus, cpus.initial_ledger(), wanted, wanted.containers[0]) is None
-        assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is None
-
-    def test_pod_level_resources_are_ignored_without_the_gate(self):
-        wanted = as_one("p", "4", asks("c", "4"))
-        cpus = provider()
-
-        assert cpu_hints(cpus, cpus.initial_ledger(), wanted, wanted.containers[0]) is None
-        assert cpu_hints(cpus, cpus.initial_ledger(), wanted) is None
-        assert place(cpus, cpus.initial_ledger(), wanted) == cpus.initial_ledger()
-
-    def test_of_a_container_and_of_its_pod(self):
-        cpus = provider()
-        wanted = pod("p", "4", "5")
-
-        assert listed(cpu_hints(cpus, cpus.initial_ledger(), wanted, wanted.containers[0])) == "0* 1* 0-1"
-        assert listed(cpu_hints(cpus, cpus.initial_ledger(), wanted)) == "0-1*"
-
-    def test_of_a_container_already_placed(self):
-        cpus = provider()
-        wanted = pod("p", "4")
-        ledger = place(cpus, cpus.initial_ledger(), wanted, NODE_1)
-
-        assert listed(cpu_hints(cpus, ledger, wanted, wanted.containers[0])) == "1* 0-1"
-        assert listed(cpu_hints(cpus, ledger, wanted)) == "1* 0-1"
-
     def test_of_a_container_with_a_changed_request(self):
         cpus = provider()
         ledger = place(cpus, cpus.initial_ledger(), pod("p", "4"))
@@ -219,34 +133,8 @@ class TestHints:
         assert cpu_hints(cpus, ledger, changed, changed.containers[0]) is NO_HINTS
         assert cpu_hints(cpus, ledger, changed) is NO_HINTS
 
-    def test_of_a_pod_of_which_a_part_is_placed(self):
-        cpus = provider()
-        wanted = pod("p", "4", "2")
-        ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, wanted.containers[0], NODE_1)
-
-        assert listed(cpu_hints(cpus, ledger, wanted)) == "1* 0-1"
-
 
 class TestAllocation:
-    def test_cpus_come_from_the_chosen_nodes_and_then_from_others(self):
-        cpus = provider()
-
-        assert shown(place(cpus, cpus.initial_ledger(), pod("p", "4"), NODE_1)) == {"p": {"c0": "8-11"}}
-        assert shown(place(cpus, cpus.initial_ledger(), pod("p", "10"), NODE_1)) == {"p": {"c0": "2-3,8-15"}}
-
-    def test_with_sockets_cpus_come_from_the_socket_first(self):
-        plain, by_socket = provider(FOUR), provider(FOUR, align_by_socket=True)
-        ledger = place(plain, plain.initial_ledger(), pod("q", "5"), bits.of([0, 1]))
-
-        assert shown(place(plain, ledger, pod("p", "6"), bits.of([2])))["p"] == {"c0": "2-3,8-11"}
-        assert shown(place(by_socket, ledger, pod("p", "6"), bits.of([2])))["p"] == {"c0": "8-13"}
-
-    def test_placing_again_changes_nothing(self):
-        cpus = provider()
-        ledger = place(cpus, cpus.initial_ledger(), pod("p", "4"), NODE_1)
-
-        assert place(cpus, ledger, pod("p", "4"), bits.of([0])) == ledger
-
     def test_cpus_of_init_containers_are_reused(self):
         cpus = provider()
         wanted = pod("p", "2", "4", init=(asks("i0", "4"), asks("side", "2", sidecar=True), asks("i1", "2")))
@@ -255,43 +143,6 @@ class TestAllocation:
 
         assert shown(ledger) == {"p": {"i0": "2-5", "side": "2-3", "i1": "4-5", "c0": "4-5", "c1": "6-9"}}
         assert ledger.owned("p").bit_count() == 8
-
-    def test_another_pod_ends_the_reuse(self):
-        cpus = provider()
-        wanted = pod("p", "4", init=(asks("i0", "4"),))
-        ledger, first = allocate(cpus, cpus.initial_ledger(), wanted, wanted.init[0], ANYWHERE)
-        ledger = place(cpus, ledger, pod("q", "2"))
-
-        _, second = allocate(cpus, ledger, wanted, wanted.containers[0], ANYWHERE)
-
-        assert not first & second
-
-    def test_reusable_cpus_of_another_pod_are_not_reused(self):
-        cpus = provider(pod_level=True)
-        wanted = pod("p", "4", init=(asks("i0", "4"),))
-        ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, wanted.init[0], ANYWHERE)
-        ledger = ledger.take_back("p", "i0")
-        ledger, other = allocate(cpus, ledger, as_one("q", "4", asks("c", "4")), None, ANYWHERE)
-
-        ledger, mine = allocate(cpus, ledger, wanted, wanted.containers[0], ANYWHERE)
-
-        assert not other & mine
-
-    def test_whole_cores_or_nothing(self):
-        cpus = provider(full_pcpus_only=True)
-
-        with pytest.raises(ProviderError) as rejected:
-            place(cpus, cpus.initial_ledger(), pod("p", "3"))
-
-        assert rejected.value.reason == "SMTAlignmentError"
-        assert rejected.value.message == "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
-
-    def test_release_frees_everything_of_a_pod(self):
-        cpus = provider()
-        ledger = place(cpus, cpus.initial_ledger(), pod("p", "2", "4", init=(asks("i0", "4"),)))
-
-        assert cpus.release(ledger, "p").shared == VIEW.all_cpus
-        assert cpus.release(ledger, "q") is ledger
 
 
 class TestPodsAsOnePiece:
@@ -357,22 +208,3 @@ class TestPodsAsOnePiece:
 
         assert listed(cpu_hints(cpus, ledger, wanted)) == "1* 0-1"
         assert allocate(cpus, ledger, wanted, None, NODE_1) == (ledger, piece)
-
-    def test_in_the_kubelet_it_loses_its_cpus(self):
-        cpus = provider(pod_level=True, kubelet_faults=True)
-        wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
-        ledger, piece = allocate(cpus, cpus.initial_ledger(), wanted, None, NODE_1)
-
-        again, other = allocate(cpus, ledger, wanted, None, NODE_1)
-
-        assert cpu_hints(cpus, ledger, wanted) is NO_HINTS
-        assert not piece & other
-        assert again.lost == piece
-
-    def test_release(self):
-        cpus = provider(pod_level=True)
-        wanted = as_one("p", "4", asks("own", "2"), container("sharing"))
-        ledger, _ = allocate(cpus, cpus.initial_ledger(), wanted, None, ANYWHERE)
-
-        assert ledger.take_back("p", "own").shared == ledger.shared
-        assert cpus.release(ledger, "p") == cpus.initial_ledger()

@@ -20,7 +20,6 @@ from tests.strategies import cpu_sets, machines
 
 #: 1 socket of 4 nodes of 8 CPUs.
 FOUR = synthetic.parse("pack:1 numa:4 core:8 pu:1").kubelet_view()
-LEFT, RIGHT = 1, 2  #: two sockets
 
 
 @pytest.mark.parametrize(
@@ -34,31 +33,6 @@ LEFT, RIGHT = 1, 2  #: two sockets
 )
 def test_distributed(free, count, taken):
     assert bits.show(DistributedSelection(FOUR).take(bits.parse(free), count)) == taken
-
-
-@pytest.mark.parametrize(
-    ("sizes", "count", "options", "expected"),
-    [
-        pytest.param([8, 8, 8], 8, {}, ((0,), 8, ()), id="one node"),
-        pytest.param([4, 8], 4, {}, ((1,), 4, ()), id="the one that leaves all even"),
-        pytest.param([8, 9], 9, {"fewest": 2}, ((0, 1), 4, (1,)), id="to the one that has more"),
-        pytest.param([6, 6], 8, {"group": 2, "fewest": 2}, ((0, 1), 4, ()), id="in groups"),
-        pytest.param([3, 3, 3], 6, {"group": 2, "fewest": 2}, ((0, 1, 2), 2, ()), id="half groups are no good"),
-        pytest.param([7] * 8, 26, {"group": 2, "fewest": 4}, ((0, 1, 2, 3, 4), 4, (0, 1, 2)), id="nor for ever dealt"),
-        pytest.param([3, 3], 6, {"group": 2}, None, id="and there may be too few whole ones"),
-        pytest.param(
-            [4, 6, 6],
-            8,
-            {"fewest": 2, "sockets": [LEFT, LEFT, RIGHT]},
-            ((0, 1), 4, ()),
-            id="nodes of one socket before better ones of two",
-        ),
-    ],
-)
-def test_plan(sizes, count, options, expected):
-    plan = plan_distribution(sizes, count, **options)
-
-    assert (plan and plan[:3]) == expected
 
 
 @given(st.data())

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.cpus.selection import PackedSelection, lowest_cpus
-from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
 from alignup.machines import synthetic
 from tests.strategies import cpu_sets, machines
@@ -63,16 +62,6 @@ SPREAD, BY_CACHE = PackedSelection(SMALL, spread=True), PackedSelection(CACHES, 
 )
 def test_options(selection, free, count, taken):
     assert bits.show(selection.take(bits.parse(free), count)) == taken
-
-
-def test_a_request_for_too_much():
-    with pytest.raises(ProviderError) as rejected:
-        PackedSelection(SMALL).take(bits.parse("3-5"), 4)
-
-    text = "not enough cpus available to satisfy request: requested=4, available=3"
-    assert str(rejected.value) == text
-    assert rejected.value.reason == "UnexpectedAdmissionError"
-    assert rejected.value.message == f"Allocate failed due to {text}, which is unexpected"
 
 
 @given(machines(max_nodes=5), st.data())

@@ -1,6 +1,5 @@
 """Families of device hints: the same hints as counting set by set, the same answers as their list."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,43 +10,6 @@ from alignup.align.merging.merge import merge
 from tests import naive_merge
 from tests.align.devices.plain import GPU, counted, gpus, machines
 from tests.strategies_hints import node_sets, subsets_of
-
-
-def spelled(nodes, devices, *, need, reusable=()):
-    """The hints for *need* of *devices* that are healthy, preferred ones with a star; empty: nowhere."""
-    inventory = DeviceInventory.of(devices, machine=nodes)
-    family = device_family(inventory, inventory.healthy, resource=GPU, need=need, reusable=inventory.find(reusable))
-    hints = HintList.of_family(family) if family else ()
-    return " ".join(bits.show(mask or 0) + "*" * preferred for mask, preferred in hints)
-
-
-@pytest.mark.parametrize(
-    ("devices", "need", "hints"),
-    [
-        pytest.param(gpus([0], [1], ill=[1]), 1, "0* 0-1", id="a node that lost its devices is still in the sets"),
-        pytest.param(gpus([0], [5]), 1, "0*", id="unknown nodes are ignored"),
-        pytest.param(gpus([5], [6]), 1, "", id="with unknown nodes only, no set fits"),
-        pytest.param(gpus([5], [6]), 0, "0* 1* 0-1", id="none of them can be had anywhere"),
-        pytest.param(gpus([0], None, [], []), 2, "", id="devices without nodes never help"),
-        pytest.param(gpus([0, 1]), 1, "0* 1* 0-1", id="a device on two nodes is near both"),
-        pytest.param(gpus([0], [0], [1], ill=[1]), 2, "0-1", id="preferred widths ignore health"),
-    ],
-)
-def test_hints_for_new_devices(devices, need, hints):
-    assert spelled(0b11, devices, need=need) == hints
-
-
-def test_sets_touch_every_reusable_device():
-    devices = gpus([0], [1], [2], ill=[0, 1])
-
-    assert spelled(0b111, devices, need=1, reusable=["gpu-0"]) == "0* 0-1 0,2 0-2"
-    assert spelled(0b111, devices, need=3, reusable=["gpu-0", "gpu-1"]) == "0-2*"
-
-
-def test_a_reusable_device_without_nodes_excludes_every_set():
-    """Topology without nodes does; no topology at all does not."""
-    assert spelled(0b11, gpus([0], []), need=1, reusable=["gpu-1"]) == ""
-    assert spelled(0b11, gpus([0], None), need=1, reusable=["gpu-1"]) == "0*"
 
 
 def test_one_node_a_device_needs_no_coverage():

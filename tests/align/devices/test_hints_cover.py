@@ -21,14 +21,11 @@ levels = st.sampled_from([*(1 << node for node in range(6)), 0b111, 0b111000, SI
 @pytest.mark.parametrize(
     ("weights", "need", "fewest"),
     [
-        pytest.param({}, 0, 1, id="even nothing takes a node"),
-        pytest.param({0b11: 4}, 4, 1, id="a device on two nodes is touched by either"),
-        pytest.param({0b11: 1, 0b1: 1, 0b10: 1}, 3, 2, id="and counts once, not twice"),
         pytest.param({0b101: 2, 0b110: 2, 0b1: 1, 0b10: 1}, 6, 2, id="two others touch what the richest node leaves"),
         pytest.param({0b1001: 1, 0b101: 1, 0b10: 1, 0b100: 1}, 4, 3, id="a bound allows two nodes, no two touch all"),
     ],
 )
-def test_fewest(weights, need, fewest):
+def test_the_richest_node_may_be_the_wrong_one(weights, need, fewest):
     assert hints.fewest_nodes(weights, need, source=GPU) == fewest
 
 

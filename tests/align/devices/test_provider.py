@@ -62,14 +62,6 @@ class TestHints:
     def test_without_a_set_of_nodes_there_is_no_preference_or_no_way(self, ledger, container, hints):
         assert PROVIDER.hints(ledger, pod_of(container), container) == hints
 
-    def test_a_container_with_devices_has_hints_for_their_nodes(self):
-        pod = pod_of(ONE)
-        held = admitted(FOUR, pod, 0b10)
-
-        answer = PROVIDER.hints(held, pod, ONE)[GPU]
-
-        assert shown(answer) == ["{1}", "{0-1} not preferred"]
-
     def test_a_changed_request_is_impossible(self):
         held = FOUR.give("pod", "app", devices={GPU: ["gpu-0", "gpu-1"]})
 
@@ -84,29 +76,8 @@ class TestHints:
 
         assert shown(answer) == ["{0}", "{0-1} not preferred"]
 
-    def test_a_pod_adds_up_its_containers(self):
-        pod = pod_of(wanting("one", gpu=1), wanting("two", gpu=2))
-
-        answer = PROVIDER.hints(FOUR, pod, None)[GPU]
-
-        assert shown(answer) == ["{0-1}"]
-
 
 class TestChoice:
-    @pytest.mark.parametrize(
-        ("places", "count", "affinity", "chosen"),
-        [
-            pytest.param([[1], [0], [0]], 2, None, "01", id="without nodes to align with, the lowest"),
-            pytest.param([[1], [0], [0]], 2, 0b1, "12", id="aligned ones"),
-            pytest.param([[1], None, [0]], 2, 0b1, "02", id="then those of other nodes"),
-            pytest.param([None, [1], [0]], 3, 0b1, "012", id="then those of no node"),
-        ],
-    )
-    def test_near_devices_come_first(self, places, count, affinity, chosen):
-        ledger = ledger_of(gpus(*places))
-
-        assert given_to(ledger, wanting(gpu=count), affinity=affinity) == tuple(f"gpu-{number}" for number in chosen)
-
     def test_ids_are_taken_in_natural_order(self):
         many = ledger_of(gpus(*[[0]] * 12))
 
@@ -120,13 +91,6 @@ class TestChoice:
 
         assert outcome.devices == {GPU: ("gpu-2",), NIC: ("eth0",)}
         assert outcome.ledger.holds("pod", "app") == outcome.devices
-
-    def test_a_container_keeps_its_devices(self):
-        held = FOUR.give("pod", "app", devices={GPU: ["gpu-3"]})
-
-        outcome = allocate(held, pod_of(ONE), container=ONE, affinity=0b1)
-
-        assert outcome == Allocated(held, {GPU: ("gpu-3",)})
 
     def test_a_request_for_no_devices(self):
         assert allocate(FOUR, pod_of(ONE), container=wanting(gpu=0), affinity=None) == Allocated(FOUR)
@@ -144,14 +108,6 @@ class TestReuse:
         assert ledger.reusable_by("pod") == {GPU: {"gpu-1", "gpu-2"}}
         assert ledger.take_back("pod") == FOUR
 
-    def test_a_sidecar_keeps_its_devices(self):
-        pod = pod_of(wanting(gpu=1), init=[wanting("first", gpu=1), wanting("proxy", gpu=1, sidecar=True)])
-
-        ledger = admitted(FOUR, pod)
-
-        assert ledger.holds("pod", "proxy") == {GPU: ("gpu-0",)}
-        assert ledger.holds("pod", "app") == {GPU: ("gpu-1",)}
-
     def test_near_reusable_devices_come_first(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=4)])
         ledger = allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
@@ -159,14 +115,6 @@ class TestReuse:
         outcome = allocate(ledger, pod, container=ONE, affinity=0b10)
 
         assert outcome.devices == {GPU: ("gpu-2",)}
-
-    def test_hints_require_reusable_devices(self):
-        pod = pod_of(ONE, init=[wanting("first", gpu=1)])
-        ledger = allocate(FOUR, pod, container=pod.init[0], affinity=0b10).ledger
-
-        answer = PROVIDER.hints(ledger, pod, ONE)[GPU]
-
-        assert shown(answer) == ["{1}", "{0-1} not preferred"]
 
     def test_a_missing_device_is_not_reused(self):
         pod = pod_of(ONE, init=[wanting("first", gpu=1)])
@@ -180,14 +128,6 @@ class TestReuse:
         odd = FOUR.with_reusable("pod", {GPU: frozenset({"gpu-0"})})
 
         assert rejected(odd, wanting(gpu=5)).endswith("Requested: 4, Available: 3")
-
-    def test_another_pod_ends_the_reuse_of_devices(self):
-        pod = pod_of(ONE, init=[wanting("first", gpu=1)])
-        ledger = allocate(FOUR, pod, container=pod.init[0], affinity=None).ledger
-
-        ledger = admitted(ledger, pod_of(wanting(), uid="other"))
-
-        assert allocate(ledger, pod, container=ONE, affinity=None).devices == {GPU: ("gpu-1",)}
 
 
 class TestAdvice:
@@ -207,26 +147,6 @@ class TestAdvice:
 
         assert outcome == Allocated(ASKED, asks=(self.ASK,))
 
-    @pytest.mark.parametrize(
-        ("answer", "chosen"),
-        [
-            pytest.param(("gpu-3", "gpu-1"), "13", id="its answer is taken"),
-            pytest.param(("gpu-3",), "03", id="a short one is filled up"),
-            pytest.param(("gpu-3", "gpu-2", "gpu-1"), "12", id="of a long one the lowest are taken"),
-            pytest.param(("bogus", "gpu-3", "gpu-3"), "03", id="unknown and repeated ids are ignored"),
-        ],
-    )
-    def test_answers(self, answer, chosen):
-        expected = tuple(f"gpu-{number}" for number in chosen)
-
-        assert given_to(ASKED, wanting(gpu=2), answers={self.ASK: answer}) == expected
-
-    def test_a_plugin_error_leaves_no_trace(self):
-        text = rejected(ASKED, wanting(gpu=2), answers={self.ASK: "no link"})
-
-        assert text == "device plugin GetPreferredAllocation rpc failed with err: no link"
-        assert ASKED.in_use == {}
-
     def test_an_answer_to_another_request_is_not_used(self):
         """Since the question was asked, another pod took ``gpu-3``."""
         changed = ASKED.give("other", "app", devices={GPU: ["gpu-3"]})
@@ -236,28 +156,6 @@ class TestAdvice:
 
         (ask,) = outcome.asks
         assert ask.available == ("gpu-0", "gpu-1", "gpu-2")
-
-    def test_the_plugin_chooses_among_aligned_devices_if_there_are_enough(self):
-        (ask,) = self.asks(wanting(gpu=1), affinity=0b10)
-
-        assert (ask.available, ask.must_include, ask.size) == (("gpu-2", "gpu-3"), (), 1)
-
-    def test_the_plugin_is_not_asked_if_exactly_enough_devices_are_aligned(self):
-        assert given_to(ASKED, wanting(gpu=2), affinity=0b10) == ("gpu-2", "gpu-3")
-
-    def test_the_plugin_chooses_among_all_devices_if_too_few_are_aligned(self):
-        (ask,) = self.asks(wanting(gpu=3), affinity=0b10)
-
-        assert (ask.available, ask.must_include) == (self.ASK.available, ("gpu-2", "gpu-3"))
-        assert given_to(ASKED, wanting(gpu=3), affinity=0b10, answers={ask: ("gpu-1",)}) == ("gpu-1", "gpu-2", "gpu-3")
-
-    def test_reusable_devices_must_be_included(self):
-        pod = pod_of(wanting(gpu=2), init=[wanting("first", gpu=1)])
-        ledger = ASKED.give("pod", "first", devices={GPU: ["gpu-3"]}).with_reusable("pod", {GPU: frozenset({"gpu-3"})})
-
-        (ask,) = allocate(ledger, pod, container=pod.containers[0], affinity=None).asks
-
-        assert (ask.available, ask.must_include, ask.size) == (self.ASK.available, ("gpu-3",), 2)
 
     def test_near_devices_are_taken_even_if_the_plugin_ignores_that_it_must_include_them(self):
         """It prefers ``gpu-0`` and ``gpu-1``: one of them comes with the only near device."""
@@ -285,48 +183,6 @@ class TestAdvice:
         self, container: Container, *, affinity=None, ledger: DeviceLedger = ASKED
     ) -> tuple[PreferenceRequest, ...]:
         return allocate(ledger, pod_of(container), container=container, affinity=affinity).asks
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("ledger", "count", "text"),
-        [
-            pytest.param(
-                FOUR.give("pod", "app", devices={GPU: ["gpu-0"]}),
-                2,
-                'pod "pod" container "app" changed request for resource "example.com/gpu" from 1 to 2',
-                id="the container wants another number than it has",
-            ),
-            pytest.param(
-                GONE,
-                1,
-                "cannot allocate unregistered device example.com/gpu",
-                id="the plugin is gone",
-            ),
-            pytest.param(
-                FOUR.stop(GPU),
-                1,
-                "no healthy devices present; cannot allocate unhealthy devices example.com/gpu",
-                id="the plugin has just gone",
-            ),
-            pytest.param(
-                FOUR.give("pod", "app", devices={GPU: ["gpu-0"]}).announce(GPU, gpus([0], [0], ill=[0])),
-                1,
-                "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu",
-                id="what the container has is ill",
-            ),
-            pytest.param(
-                FOUR.give("other", "app", devices={GPU: ["gpu-0"]})
-                .give("pod", "init", devices={GPU: ["gpu-1"]})
-                .with_reusable("pod", {GPU: frozenset({"gpu-1"})}),
-                4,
-                "requested number of devices unavailable for example.com/gpu. Requested: 3, Available: 2",
-                id="too few are free beside those used again",
-            ),
-        ],
-    )
-    def test_texts(self, ledger, count, text):
-        assert rejected(ledger, wanting(gpu=count)) == text
 
 
 @given(machines(), st.data())

@@ -5,7 +5,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import ProviderError, StateError
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
+from alignup.align.memory.provider import MemoryProvider
 from alignup.align.workload import Pod, Resources
 from tests.align.memory.model import ANYWHERE, AS_ONE, FAULTY, GIB, MEMORY, PAGES, app, idle, nodes_of, on, placed, pod
 from tests.strategies_pods import amounts
@@ -30,12 +30,6 @@ def test_a_container_for_one_node_of_a_group_joins_the_group():
     ledger = placed(grouped(), SMALL, on(1))
 
     assert shares(ledger) == [("0-1", 2, 2), ("0-1", 2, 8)]
-
-
-def test_the_kubelet_splits_the_group_instead():
-    ledger = placed(grouped(), SMALL, on(1), settings=FAULTY)
-
-    assert shares(ledger) == [("0-1", 1, 3), ("1", 2, 7)]
 
 
 def test_a_node_split_from_its_group_frees_memory_in_use():
@@ -85,16 +79,6 @@ def test_a_pod_placed_as_a_whole_is_placed_once():
     again = MemoryProvider(AS_ONE).allocate(ledger, whole(), None, affinity=ANYWHERE)
 
     assert again == ledger
-
-
-def test_the_kubelet_places_it_again_and_never_releases_the_first():
-    faulty = MemorySettings(MemoryPolicy.STATIC, pod_level_managers=True, kubelet_faults=True)
-    ledger = MemoryProvider(faulty).allocate(idle(8, 8), whole(), None, affinity=on(1))
-
-    again = MemoryProvider(faulty).allocate(ledger, whole(), None, affinity=on(0))
-
-    assert shares(again) == [("0", 1, 5), ("1", 1, 5)]
-    assert shares(again.release("p", "c")) == [("0", 0, 8), ("1", 1, 5)]
 
 
 def test_huge_pages_of_a_size_that_one_node_does_not_list():

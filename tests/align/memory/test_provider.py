@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.align import bits
-from alignup.align.errors import ProviderError, SettingsError
+from alignup.align.errors import ProviderError
 from alignup.align.hint import HintList
 from alignup.align.memory.ledger import Block, MemoryLedger
-from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings, pinned_containers
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, Resources
 from tests.align.memory.model import (
@@ -20,7 +19,6 @@ from tests.align.memory.model import (
     STATIC,
     app,
     idle,
-    nodes_of,
     on,
     placed,
     pod,
@@ -28,24 +26,6 @@ from tests.align.memory.model import (
     spelled,
 )
 from tests.strategies_pods import amounts, container, guaranteed
-
-FULL = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
-NO_WIDER = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
-VIOLATED = "[memorymanager] preferred hint violates NUMA node allocation"
-
-
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        pytest.param("static", 'unknown policy: "static"', id="names are case-sensitive"),
-        pytest.param("BestEffort", 'policy "BestEffort" is not available for platform "linux"', id="only on Windows"),
-    ],
-)
-def test_unknown_policies_raise_the_kubelets_error(name, error):
-    with pytest.raises(SettingsError) as caught:
-        MemoryPolicy(name)
-
-    assert str(caught.value) == error
 
 
 def test_pods_are_placed_as_a_whole_only_with_both_gates():
@@ -97,18 +77,12 @@ def test_all_types_are_placed_by_one_family():
     ]  # fmt: skip
 
 
-def test_an_impossible_request_has_no_hints():
-    made = pod("p", app("c", "9Gi"))
-
-    assert MemoryProvider(STATIC).hints(idle(4, 4), made, made.containers[0]) == {}
-    assert MemoryProvider(STATIC).hints(idle(4, 4), made, None) == {}
-
-
 def test_a_fraction_of_a_byte_has_no_hints_and_is_rejected():
     made = pod("p", guaranteed("c", {"cpu": "1", MEMORY: "1500m"}))
 
     assert MemoryProvider(STATIC).hints(idle(4), made, made.containers[0]) is None
     assert MemoryProvider(STATIC).hints(idle(4), made, None) is None
+    assert MemoryProvider(STATIC).needs(idle(4), made, made.containers[0]) == {}
     with pytest.raises(ProviderError, match="failed to represent quantity as int64"):
         placed(idle(4), made)
 
@@ -127,73 +101,6 @@ def test_a_placed_container_has_hints_for_its_nodes():
     assert MemoryProvider(STATIC).hints(ledger, fewer, fewer.containers[0]) is None
 
 
-def test_a_placed_container_stays():
-    made = pod("p", app("c", "1Gi"))
-    ledger = placed(idle(4, 4), made, on(1))
-
-    assert placed(ledger, made, on(0)) == ledger
-
-
-@pytest.mark.parametrize(
-    ("busy", "size", "affinity", "nodes"),
-    [
-        pytest.param([], "3Gi", on(1), [1], id="the nodes chosen"),
-        pytest.param([], "3Gi", ANYWHERE, [0], id="without any, the fewest and lowest"),
-        pytest.param([], "7Gi", on(2), [0, 2], id="nodes that are too small are joined by others"),
-        pytest.param([(0, "1Gi")], "7Gi", on(2), [1, 2], id="but not by nodes in use"),
-    ],
-)
-def test_where_a_container_goes(busy, size, affinity, nodes):
-    ledger = idle(4, 4, 4)
-    for node, taken in busy:
-        ledger = placed(ledger, pod(f"on {node}", app("c", taken)), on(node))
-
-    ledger = placed(ledger, pod("p", app("c", size)), affinity)
-
-    assert list(bits.members(nodes_of(ledger, "p", "c"))) == nodes
-
-
-@pytest.mark.parametrize(
-    ("busy", "size", "affinity", "error"),
-    [
-        pytest.param([], "9Gi", ANYWHERE, FULL, id="more than there is"),
-        pytest.param(
-            [((0,), "2Gi"), ((1,), "2Gi")], "1Gi", on(0, 1), VIOLATED, id="a group over nodes in use for themselves"
-        ),
-        pytest.param([((0,), "2Gi")], "5Gi", on(0), NO_WIDER, id="nothing to join a node in use"),
-    ],
-)
-def test_a_request_that_cannot_be_placed_raises_the_kubelets_error(busy, size, affinity, error):
-    ledger = idle(4, 4)
-    for nodes, taken in busy:
-        ledger = placed(ledger, pod(f"on {nodes}", app("c", taken)), on(*nodes))
-
-    with pytest.raises(ProviderError) as caught:
-        placed(ledger, pod("p", app("c", size)), affinity)
-
-    assert str(caught.value) == error
-    assert caught.value.reason == "UnexpectedAdmissionError"
-    assert caught.value.message == f"Allocate failed due to {error}, which is unexpected"
-
-
-def test_init_containers_lend_their_memory_until_the_next_one_starts():
-    made = pod("p", app("c", "3Gi"), init=[app("i", "4Gi"), app("s", "1Gi", sidecar=True), app("j", "2Gi")])
-
-    ledger = placed(idle(8), made, on(0))
-
-    assert {name: blocks[0].size // GIB for name, blocks in ledger.held["p"].items()} == {
-        "i": 0,
-        "s": 1,
-        "j": 0,
-        "c": 3,
-    }
-    assert ledger.nodes[0].tables[MEMORY].reserved == 4 * GIB
-    started = MemoryProvider().start_container(ledger, made, made.containers[0])
-    assert list(started.held["p"]) == ["s", "c"]
-    assert started.nodes[0].assignments == 2
-    assert MemoryProvider().start_container(ledger, made, made.init[0]) == ledger
-
-
 def test_a_removed_pod_is_released_even_if_only_its_pod_level_blocks_are_known():
     whole_only = idle(4).give_pod("p", [Block(1, MEMORY, GIB)], containers={})
 
@@ -209,54 +116,6 @@ def whole(made: Pod, memory_: str, pages: str | None = None) -> Pod:
 
 def sharing(name: str, *, sidecar: bool = False) -> Container:
     return container(name, sidecar=sidecar)
-
-
-def test_a_pod_placed_as_a_whole_is_charged_once():
-    init = [sharing("early"), app("side", "1Gi", sidecar=True), sharing("late"), app("big", "7Gi")]
-    made = whole(pod("p", app("own", "2Gi"), sharing("one"), sharing("two"), init=init), "8Gi", "2Mi")
-    ledger = idle(16, 16, pages={0: 1, 1: 1})
-
-    ledger = MemoryProvider(AS_ONE).allocate(ledger, made, None, affinity=on(1))
-
-    shares = {name: {block.type: block.size for block in blocks} for name, blocks in ledger.held["p"].items()}
-    page = 2 << 20
-    assert shares == {
-        "early": {MEMORY: 8 * GIB, PAGES: page},
-        "side": {MEMORY: GIB},
-        "late": {MEMORY: 7 * GIB, PAGES: page},
-        "big": {MEMORY: 7 * GIB},
-        "own": {MEMORY: 2 * GIB},
-        "one": {MEMORY: 5 * GIB, PAGES: page},
-        "two": {MEMORY: 5 * GIB, PAGES: page},
-    }
-    assert ledger.pod_held == {"p": (Block(2, PAGES, page), Block(2, MEMORY, 8 * GIB))}
-    assert ledger.nodes[1].tables[MEMORY].reserved == 8 * GIB
-    assert pinned_containers(made) == ("early", "side", "late", "big", "own")
-    assert retain(ledger, ()).nodes == idle(16, 16, pages={0: 1, 1: 1}).nodes
-
-
-@pytest.mark.parametrize(
-    ("made", "error"),
-    [
-        pytest.param(
-            whole(pod("p", app("a", "4Gi"), sharing("b")), "4Gi"),
-            "pod rejected, sum of exclusive container memory requests equals pod budget, "
-            "leaving no memory for shared containers",
-            id="nothing left for a container",
-        ),
-        pytest.param(
-            whole(pod("p", app("a", "1Gi"), init=[app("s", "4Gi", sidecar=True), sharing("i")]), "4Gi"),
-            "pod rejected, pod has shared init containers but no memory available for them",
-            id="nothing left for an init container",
-        ),
-    ],
-)
-def test_a_pod_that_leaves_nothing_to_share_is_rejected(made, error):
-    with pytest.raises(ProviderError) as caught:
-        MemoryProvider(AS_ONE).allocate(idle(16), made, None, affinity=ANYWHERE)
-
-    assert (caught.value.reason, caught.value.message) == ("EmptyPodSharedPoolError", error)
-    assert MemoryProvider(AS_ONE).hints(idle(16), made, None) == {MEMORY: ()}
 
 
 def test_a_pod_placed_as_a_whole_requests_its_pod_level_resources():

@@ -26,44 +26,6 @@ def machine(*gib: int, without_cpus: tuple[int, ...] = (), pages: int = 0) -> Ku
     return Machine(cpus=cpus, nodes=nodes).kubelet_view()
 
 
-@pytest.mark.parametrize(
-    ("entries", "reservation", "error"),
-    [
-        pytest.param(
-            [entry(7, memory="1Gi")],
-            {MEMORY: "1Gi"},
-            "the reserved memory configuration references a NUMA node 7 that does not exist on this machine",
-            id="a node the machine does not have",
-        ),
-        pytest.param(
-            [entry(0, memory="1Gi"), entry(1, memory="1048576k")],
-            {MEMORY: "3Gi"},
-            'the total amount "2122317824" of type "memory" is not equal to the value "3Gi" '
-            "determined by Node Allocatable feature",
-            id="a sum in the notation of its last part",
-        ),
-        pytest.param(
-            [entry(0, memory="1Gi")],
-            {MEMORY: "1Gi", PAGES: "2Mi"},
-            'the total amount "0" of type "hugepages-2Mi" is not equal to the value "2Mi" '
-            "determined by Node Allocatable feature",
-            id="huge pages forgotten",
-        ),
-        pytest.param(
-            [entry(0, memory="1500m")],
-            {MEMORY: "1500m"},
-            "could not covert a variable of type Quantity to int64",
-            id="a fraction of a byte",
-        ),
-    ],
-)
-def test_invalid_entries_raise_the_kubelets_error(entries, reservation, error):
-    with pytest.raises(SettingsError) as caught:
-        reserved_memory.reserved_by_node(entries, amounts(reservation), nodes=machine(4, 4).nodes)
-
-    assert str(caught.value) == error
-
-
 def test_of_several_entries_for_one_node_the_last_one_counts():
     entries = [entry(0, memory="1Gi"), entry(0, memory="2Gi"), entry(1, memory="1Gi")]
 
@@ -72,16 +34,6 @@ def test_of_several_entries_for_one_node_the_last_one_counts():
     assert kept == {0: {MEMORY: 2 * GIB}, 1: {MEMORY: GIB}}
     assert tuple(reserved_memory.reservation_problems(entries)) == (
         'invalid configuration: the reserved memory has a duplicate value for NUMA node 0 and resource "memory"',
-    )
-
-
-def test_configuration_problems_are_the_kubelets():
-    zero, alien = reserved_memory.reservation_problems([entry(0, memory="0"), entry(1, cpu="1", hugepages_2Mi="2Mi")])
-
-    assert zero == 'invalid configuration: reserved memory may not be zero for NUMA node 0 and resource "memory"'
-    assert alien == (
-        'invalid configuration: the limit type "cpu" for NUMA node 1 is not supported, '
-        "only [memory hugepages-<HugePageSize>] is accepted"
     )
 
 

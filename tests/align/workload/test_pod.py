@@ -13,39 +13,6 @@ BOTH = {"cpu": "2", "memory": "1Gi"}
 IDLE = container("idle")
 
 
-@pytest.mark.parametrize(
-    ("requests", "limits", "qos"),
-    [
-        pytest.param({}, {}, QoS.BEST_EFFORT, id="nothing asked, nothing promised"),
-        pytest.param(BOTH, BOTH, QoS.GUARANTEED, id="cpu and memory equal to their limits"),
-        pytest.param(
-            {"cpu": "2000m", "memory": "1Gi"}, {"cpu": "2", "memory": "1024Mi"}, QoS.GUARANTEED, id="by amount"
-        ),
-        pytest.param({"cpu": "1", "memory": "1Gi"}, BOTH, QoS.BURSTABLE, id="cpu below its limit"),
-        pytest.param({"cpu": "0", "memory": "1"}, {"memory": "1"}, QoS.BURSTABLE, id="zero cpu beside memory"),
-        pytest.param(
-            {"hugepages-2Mi": "2Mi", "x.y/gpu": "1"},
-            {"hugepages-2Mi": "2Mi", "x.y/gpu": "1"},
-            QoS.BEST_EFFORT,
-            id="huge pages and devices do not matter",
-        ),
-    ],
-)
-def test_class_of_one_set_of_resources(requests, limits, qos):
-    assert Resources(amounts(requests), amounts(limits)).qos is qos
-
-
-@pytest.mark.parametrize(
-    ("init", "containers", "qos"),
-    [
-        pytest.param([], [guaranteed("a", BOTH), IDLE], QoS.BURSTABLE, id="one asks for nothing"),
-        pytest.param([IDLE], [guaranteed("a", BOTH)], QoS.BURSTABLE, id="init containers are asked too"),
-    ],
-)
-def test_class_of_a_pod(init, containers, qos):
-    assert Pod(name="p", init=tuple(init), containers=tuple(containers)).qos is qos
-
-
 def test_pod_level_resources_override_those_of_containers():
     silent = Pod(name="p", containers=(IDLE,))
     firm = replace(silent, resources=Resources(amounts(BOTH), amounts(BOTH)))

@@ -50,67 +50,6 @@ def test_the_pod_of_the_announcement_is_guaranteed():
     }
 
 
-@pytest.mark.parametrize(
-    ("requests", "limits", "filled"),
-    [
-        pytest.param({"cpu": "1"}, {"cpu": "2", "memory": "1"}, {"cpu": "1", "memory": "1"}, id="one by one"),
-        pytest.param({"cpu": "1n"}, {"cpu": "100u"}, {"cpu": "1m"}, id="amounts are rounded up to thousandths"),
-    ],
-)
-def test_defaults_of_containers(requests, limits, filled):
-    written = container("c", requests, limits)
-    pod = apply_defaults(Pod(name="p", init=(written,), containers=(written,)))
-
-    assert pod.init[0].resources.requests == pod.containers[0].resources.requests == amounts(filled)
-    assert pod.containers[0].resources.limits.keys() == limits.keys()
-
-
-HUGE = guaranteed("huge", {"cpu": "1", "hugepages-2Mi": "4Mi"})
-LOOSE = container("loose", {"cpu": "1"})
-
-
-@pytest.mark.parametrize(
-    ("written", "fixed", "before_the_fix"),
-    [
-        pytest.param(
-            with_own(limits={"cpu": "4"}),
-            ({"cpu": "2", "memory": "1Gi"}, {"cpu": "4", "memory": "1Gi"}),
-            ({"cpu": "2", "memory": "1Gi"}, {"cpu": "4"}),
-            id="containers decide requests beside a limit",
-        ),
-        pytest.param(
-            with_own({"cpu": "4"}),
-            ({"cpu": "4", "memory": "1Gi"}, {"cpu": "4", "memory": "1Gi"}),
-            ({"cpu": "4"}, {}),
-            id="requests alone are completed since the fix",
-        ),
-        pytest.param(
-            with_own({"cpu": "4"}, containers=(MAIN, LOOSE)),
-            ({"cpu": "4", "memory": "1Gi"}, {}),
-            ({"cpu": "4"}, {}),
-            id="no limit unless every container has one",
-        ),
-    ],
-)
-def test_defaults_of_the_pod_as_a_whole(written, fixed, before_the_fix):
-    def own(**how):
-        filled = apply_defaults(written, **how).resources
-        return filled.requests, filled.limits
-
-    untouched = (written.resources.requests, written.resources.limits)
-    assert own() == tuple(map(amounts, fixed))
-    assert own(fix_pod_level=False) == tuple(map(amounts, before_the_fix))
-    assert own(source=PodSource.STATIC, fix_pod_level=False) == tuple(map(amounts, before_the_fix))
-    assert own(source=PodSource.STATIC) == untouched
-
-
-def test_a_static_pod_with_limits_for_the_whole_is_not_guaranteed():
-    written = with_own(limits={"cpu": "2", "memory": "1Gi"})
-
-    assert accept(written).qos is QoS.GUARANTEED
-    assert accept(written, source=PodSource.STATIC).qos is QoS.BURSTABLE
-
-
 def test_the_api_server_rewrites_amounts_and_a_static_pod_keeps_them():
     written = Pod(name="p", containers=(container("c", {"memory": "1.5Gi"}),))
 
@@ -152,70 +91,10 @@ def test_a_stored_pod_keeps_the_pod_level_resources_of_its_api_server(uid, qos):
 R = "spec.containers[0].resources"
 
 
-@pytest.mark.parametrize(
-    ("requests", "limits", "named"),
-    [
-        pytest.param({"cpu": "2"}, {"cpu": "1"}, [f"{R}.requests"], id="request above limit"),
-        pytest.param({"x.y/g": "1"}, {}, [f"{R}.limits"], id="extended without limit"),
-        pytest.param({}, {"x.y/g": "1500m"}, [f"{R}.limits[x.y/g]"], id="extended and not whole"),
-        pytest.param({}, {"hugepages-2Mi": "2Mi"}, [R], id="huge pages alone"),
-        pytest.param({}, {"cpu": "1", "hugepages-2Mi": "3Mi"}, [f"{R}.limits[hugepages-2Mi]"], id="half a page"),
-        pytest.param({}, {"gpu": "1"}, [f"{R}.limits[gpu]"] * 2, id="a bare unknown name"),
-    ],
-)
-def test_resources_of_a_container(requests, limits, named):
-    assert fields(Pod(name="p", containers=(container("c", requests, limits),))) == named
+def test_a_pod_as_a_whole_may_not_use_claims():
+    pod = replace(POD, resources=Resources(claims=("x",)))
 
-
-S = "spec.resources"
-
-
-@pytest.mark.parametrize(
-    ("pod", "named"),
-    [
-        pytest.param(with_own({"cpu": "1"}), [f"{S}.requests[cpu]"], id="less than its containers request"),
-        pytest.param(
-            with_own(limits={"cpu": "1"}), [f"{S}.containers[0][cpu].limits"], id="a container's limit above the pod's"
-        ),
-        pytest.param(
-            with_own({"x.y/gpu": "1"}), [f"{S}.requests[x.y/gpu]", f"{S}.limits"], id="a name only containers have"
-        ),
-        pytest.param(
-            replace(POD, init=(guaranteed("i", {"cpu": "9"}),), resources=Resources({}, amounts({"cpu": "4"}))),
-            [],
-            id="the limits of init containers are not compared",
-        ),
-        pytest.param(
-            replace(POD, resources=Resources(claims=("x",))),
-            [f"{S}.claims", f"{S}.claims[0]"],
-            id="claims of the whole",
-        ),
-        pytest.param(replace(POD, overhead=amounts({"cpu": "-1"})), ["spec.overhead.limits[cpu]"], id="overhead"),
-    ],
-)
-def test_resources_of_the_pod_as_a_whole(pod, named):
-    assert fields(pod) == named
-
-
-@pytest.mark.parametrize(
-    ("pod", "named"),
-    [
-        pytest.param(replace(POD, containers=()), ["spec.containers"], id="no containers"),
-        pytest.param(replace(POD, containers=(MAIN, MAIN)), ["spec.containers[1].name"], id="two of one name"),
-        pytest.param(
-            replace(POD, init=(Container("main"),)),
-            ["spec.initContainers[0].name"],
-            id="an init container's name is taken",
-        ),
-        pytest.param(
-            replace(POD, claims=(PodClaim("a"),), containers=(Container("c", Resources(claims=("a", "b", "a", ""))),)),
-            [f"{R}.claims[1]", f"{R}.claims[2]", f"{R}.claims[3]"],
-            id="claims must exist, be named, and be named once",
-        ),
-    ],
-)
-def test_names(pod, named):
-    assert fields(pod) == named
+    assert fields(pod) == ["spec.resources.claims", "spec.resources.claims[0]"]
 
 
 def test_a_rejection_lists_every_problem_once():
@@ -226,13 +105,6 @@ def test_a_rejection_lists_every_problem_once():
 
     assert [problem.field for problem in rejection.value.problems] == ["metadata.name", f"{R}.limits"]
     assert str(rejection.value).startswith('metadata.name: Invalid value: "A": must be ')
-
-
-def test_a_static_pod_without_a_name_is_rejected_first():
-    with pytest.raises(PodError) as rejection:
-        accept(Pod(name=""), source=PodSource.STATIC, host="node-1")
-
-    assert [problem.field for problem in rejection.value.problems] == ["metadata.name"]
 
 
 def test_amounts_too_far_apart_to_add_are_rejected():
