@@ -50,7 +50,7 @@ from tests.observe.api_objects import SERVED, SLICES, api_pod, node, served
 from tests.observe.observed_machine import observe_once
 from tests.observe.steered_kubelet import PATIENT, ClusterService, SteeredKubelet, marker_pod, steering_observer
 from tests.schedule.claim_objects import claim, claiming, device_class, resource_slice, template
-from tests.schedule.conftest import http, service
+from tests.schedule.conftest import http, service, start_service
 from tests.schedule.gate.conftest import cluster
 from tests.schedule.gate.test_authority_installation import SECRET, configuration, warning_configuration
 from tests.schedule.gate.test_authority_installation import secret as webhook_secret
@@ -59,7 +59,7 @@ from tests.schedule.plan_cluster import PlanCluster
 from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 from tests.short_paths import short_directory
 
-__all__ = ["client", "cluster", "follow", "http", "server", "service", "timing"]
+__all__ = ["client", "cluster", "follow", "http", "server", "service", "start_service", "timing"]
 
 pytestmark = pytest.mark.anyio
 
