@@ -8,7 +8,7 @@ from tests.align.hosts import host, pod
 from tests.placement.scheduling.machine import Machine
 from tests.strategies_pods import container
 
-NODE = "host-a"
+NODE, OTHER = "host-a", "host-b"
 
 
 def test_a_pod_that_no_kubelet_aligns_is_woken_when_a_pod_on_its_way_does_not_come():
@@ -39,3 +39,20 @@ def test_a_pod_of_a_gang_that_another_process_refused_is_woken_also_if_no_kubele
 
     assert machine.handle(events.WakeNext()) == [WakePod("unaligned", "default", "unaligned", NODE)]
     assert machine.handle(events.WakeNext()) == []
+
+
+def test_a_pod_that_another_process_refused_is_woken_for_any_node_also_while_a_node_is_kept_for_it():
+    machine = Machine({NODE: host(), OTHER: host()})
+    machine.state.wake_ups.adopts = True
+    for name in ("first", "second"):  # one on each NUMA node
+        machine.hosts[NODE].apply(machine.hosts[NODE].decide(pod(name, cpu="2")))
+    machine.report(NODE)
+    machine.wait(pod("waiting", cpu="3"), state=WaitState.UNSCHEDULABLE)
+
+    machine.state.wake_ups.await_room("waiting", (NODE,))
+    machine.report(OTHER)
+
+    assert [machine.handle(events.WakeNext()) for _ in range(2)] == [
+        [],
+        [WakePod("waiting", "default", "waiting", OTHER)],
+    ]

@@ -100,7 +100,9 @@ class WakeUps:
         """Let a pod wait for nodes as well that are kept for it, or where it has a place."""
         refused_pod, facts = self._waiting.get(uid), self._facts.pod(uid)
         if facts is not None and facts.state in {WaitState.UNSCHEDULABLE, WaitState.OTHER}:
-            self.refused(facts, {*(refused_pod.nodes or () if refused_pod else ()), *nodes})
+            asked_nodes = refused_pod.nodes if refused_pod else frozenset()
+            if asked_nodes is not None:  # else it waits for any node already
+                self.refused(facts, asked_nodes.union(nodes))
             self.hosts_changed(nodes)  # they may have room now
 
     def forget(self, uid: str) -> None:
