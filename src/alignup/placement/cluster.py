@@ -292,24 +292,26 @@ class Cluster:
         if record is None:
             return NO_REPORT
         verdict = self._verdicts.of_one(pod, record, beside)
-        if verdict.admits and not record.holds(pod.uid):
-            if or_elsewhere:
-                self._possible_hosts.setdefault(pod.uid, set()).add(host)
-            else:
-                self._leave_other_host(pod.uid, host)
-            record.assume(pod, verdict, or_elsewhere=or_elsewhere)
-            self._hosts[pod.uid] = host
-            self._verdicts.touch(host)
+        if verdict.admits:
+            self._count_on(pod, record, verdict, or_elsewhere=or_elsewhere)
         return verdict
 
-    def expect(self, pod: Pod, host: str) -> None:
-        """Count on *pod* on *host* from now on, whatever its kubelet will decide."""
+    def expect(self, pod: Pod, host: str, *, or_elsewhere: bool = False) -> None:
+        """Count on *pod* on *host* from now on, whatever its kubelet will decide; *or_elsewhere* as in :meth:`assume`."""
         record = self._records.get(host)
-        if record is not None and not record.holds(pod.uid):
-            self._leave_other_host(pod.uid, host)
-            record.assume(pod, None)
-            self._hosts[pod.uid] = host
-            self._verdicts.touch(host)
+        if record is not None:
+            self._count_on(pod, record, None, or_elsewhere=or_elsewhere)
+
+    def _count_on(self, pod: Pod, record: HostRecord, verdict: Verdict | None, *, or_elsewhere: bool) -> None:
+        if record.holds(pod.uid):
+            return
+        if or_elsewhere:
+            self._possible_hosts.setdefault(pod.uid, set()).add(record.name)
+        else:
+            self._leave_other_host(pod.uid, record.name)
+        record.assume(pod, verdict, or_elsewhere=or_elsewhere)
+        self._hosts[pod.uid] = record.name
+        self._verdicts.touch(record.name)
 
     def steer(self, pod: Pod, host: str, nodes: NodeSet, *, certain: bool) -> Verdict | None:
         """Count on an assumed pod on these NUMA nodes; ``None``, and nothing changes, if the host may reject it.

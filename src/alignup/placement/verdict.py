@@ -60,6 +60,11 @@ class Verdict:
         return self.kind is VerdictKind.ADMITS
 
     @property
+    def is_rejection(self) -> bool:
+        """Whether the kubelet will reject the pod; a demand that is not met keeps no kubelet from admitting it."""
+        return self.kind is VerdictKind.REJECTS and not self.refusal_code
+
+    @property
     def placements(self) -> tuple[Placement, ...]:
         """What each container will get; empty unless the host admits the pod."""
         if self.own_inventories is None or self.inventories is None:

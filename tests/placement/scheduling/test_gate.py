@@ -1,8 +1,11 @@
 """Pods behind the gate: single turns of the scheduling state, most of them from failures of ``test_model``."""
 
+from dataclasses import replace
+
 import pytest
 
 from alignup.align.settings import Policy
+from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.placement.scheduling import events
 from alignup.placement.scheduling.facts import GroupKey, WaitState
 from alignup.placement.scheduling.failed_events import FIRST_RETRY
@@ -178,3 +181,26 @@ def test_a_released_pod_counts_when_another_one_leaves_its_node(machine, deleted
 
     assert machine.state.assumptions.nodes == {"second": ("host-a",)}
     assert not machine.cluster.verdict(pod("next", cpu="4"), "host-a").admits
+
+
+@pytest.mark.parametrize("nodes", [("host-a",), ("host-a", "host-b")])
+@pytest.mark.parametrize("group", [None, GROUP])
+def test_a_released_pod_counts_while_an_earlier_one_is_not_admitted_yet(machine, nodes, group):
+    """A pod of another process is not predicted before, but it will come."""
+    machine.see(machine.wait(pod("first", cpu="4")), state=WaitState.OTHER, released_to=("host-a",))
+
+    machine.see(machine.wait(pod("second", cpu="3"), group=group), state=WaitState.OTHER, released_to=nodes)
+
+    assert machine.state.assumptions.nodes["second"] == nodes
+    assert not machine.cluster.verdict(pod("shared", cpu="500m"), "host-a").admits
+
+
+def test_a_released_pod_counts_although_its_node_does_not_meet_its_demand_any_more(machine):
+    machine = Machine({"host-a": host(Policy.BEST_EFFORT)}, gate=OPTIONS)
+    machine.see(machine.wait(pod("first", cpu="2")), state=WaitState.OTHER, released_to=("host-a",))
+    machine.see(machine.wait(pod("other", cpu="2")), state=WaitState.OTHER, released_to=("host-a",))
+    aligned = replace(pod("aligned", cpu="3"), annotations={POLICY_ANNOTATION: "single-numa-node"})
+
+    machine.see(machine.wait(aligned), state=WaitState.OTHER, released_to=("host-a",))
+
+    assert machine.state.assumptions.nodes["aligned"] == ("host-a",)

@@ -7,6 +7,7 @@ A node whose state becomes unknown is dropped. When it is known again, it counts
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 from alignup.align.workload import Pod
@@ -105,6 +106,30 @@ class Assumptions:
             with self._all_or_none(pod.uid):
                 self._put(pod, admitting)
         return admitting
+
+    def adopt(self, pod: Pod, nodes: Collection[str], *, gang: AbstractSet[str]) -> tuple[str, ...]:
+        """Count on a pod that was released to *nodes* before, and return the nodes that count on it.
+
+        Its scheduler will bind it there, whatever is predicted now. So every node counts on it unless its state is not
+        known, or its kubelet will reject the pod. The pod does not wait until reports contain those of its *gang*.
+        """
+        several = len(nodes) > 1
+        counted = []
+        for node in nodes:
+            has_report = self._cluster.record(node) is not None
+            if has_report:
+                verdict = self._cluster.assume(pod, node, beside=gang, or_elsewhere=several)
+            else:
+                verdict = self._facts.verdict_without_report(pod, node)
+            if verdict.admits:
+                counted.append(node)
+            elif has_report and not verdict.is_rejection:
+                self._cluster.expect(pod, node, or_elsewhere=several)
+                counted.append(node)
+        if counted:
+            with self._all_or_none(pod.uid):
+                self._put(pod, tuple(counted))
+        return tuple(counted)
 
     @contextmanager
     def _all_or_none(self, *uids: str) -> Iterator[None]:

@@ -246,12 +246,10 @@ class Gate:
             self.group_changed(facts.group)
 
     def _assume_released(self, facts: PodFacts) -> bool:
-        nodes, pod = facts.released_to, facts.pod
-        if facts.group is None or len(nodes) > 1 or self._cluster.record(nodes[0]) is None:
-            return self._assumptions.assume_any(pod, nodes) == nodes
-        bindings = self._assumptions.beside(self._facts.gang(facts.group), without=(pod.uid,)).values()
-        beside = [binding for binding in bindings if binding.host == nodes[0]]
-        return self._assumptions.assume_gang([GangBinding(pod, nodes[0])], beside=beside)[-1].admits
+        """Count on a released pod; return whether all of its nodes do."""
+        gang = self._facts.gang(facts.group) if facts.group else None
+        members = frozenset((*gang.bound, *gang.waiting)) if gang else frozenset()
+        return self._assumptions.adopt(facts.pod, facts.released_to, gang=members) == facts.released_to
 
     # Changes of nodes, claims and groups
 
