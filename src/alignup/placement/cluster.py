@@ -297,7 +297,7 @@ class Cluster:
         return verdict
 
     def expect(self, pod: Pod, host: str, *, or_elsewhere: bool = False) -> None:
-        """Count on *pod* on *host* from now on, whatever its kubelet will decide; *or_elsewhere* as in :meth:`assume`."""
+        """Count on *pod* on *host* from now on, whatever its kubelet decides; *or_elsewhere* as in :meth:`assume`."""
         record = self._records.get(host)
         if record is not None:
             self._count_on(pod, record, None, or_elsewhere=or_elsewhere)

@@ -100,7 +100,7 @@ class ActivePlan:
         with self._isolated("find the place of a pod"):
             index = self._admission_of(uid)
             if index is not None:
-                return plan.steps[index].node if self._is_open(plan, index) else ""
+                return plan.steps[index].node if plan.is_open(index) else ""
         return None
 
     def keeps_out(self, node: str, pod: Pod, *, after: Sequence[Pod] = ()) -> bool:
@@ -127,6 +127,13 @@ class ActivePlan:
             if self._admission_of(pod.uid) is None and not self._is_held(plan, node, pod):
                 return False
             return node in self.nodes and not self._room.is_left_by(plan, node, pod, numa_nodes)
+        return False
+
+    def has_room(self, node: str) -> bool:
+        """Return whether the remaining steps on *node* are possible as it is now."""
+        plan = self._plan
+        with self._isolated("keep room"):
+            return plan is None or node not in self.nodes or not self._room.is_taken_by(plan, node, ())
         return False
 
     def _is_held(self, plan: RunningPlan, node: str, pod: Pod) -> bool:
@@ -444,11 +451,7 @@ class ActivePlan:
 
     def _admission_of(self, uid: str) -> int | None:
         """Return the remaining step that admits a pod."""
-        plan = self._plan
-        if plan is None:
-            return None
-        admissions = (index for index in plan.remaining() if not plan.steps[index].evicts)
-        return next((index for index in admissions if plan.uid_of(index) == uid), None)
+        return self._plan.admission_of(uid) if self._plan is not None else None
 
     def hosts_changed(self) -> None:
         self._dirty = True
@@ -616,14 +619,10 @@ class ActivePlan:
         groups = [facts.group for member in (uid, other) if (facts := self._facts.pod(member)) is not None]
         return len(groups) == 2 and groups[0] is not None and groups[0] == groups[1]
 
-    def _is_open(self, plan: RunningPlan, index: int) -> bool:
-        """Return whether the pod of a step may get its node."""
-        return plan.progress[index].phase is StepPhase.STARTED and plan.uid_of(index) not in plan.recorded
-
     def _offer(self, plan: RunningPlan, uid: str) -> None:
         """Let a pod be tried again that may get its node now."""
         index = self._admission_of(uid)
-        if uid and index is not None and self._is_open(plan, index):
+        if uid and index is not None and plan.is_open(index):
             node = plan.steps[index].node
             self._turn.emit(AwaitRoom(uid, (node,)))
             self._changed((node,))

@@ -18,7 +18,6 @@ from functools import partial
 from alignup.align import reason_codes
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
-from alignup.placement.gang import GangBinding
 from alignup.placement.pod_demands import demand_problem
 from alignup.placement.pod_shape import is_large
 from alignup.placement.scheduling.blocked_explanations import EXPLAIN_SECONDS, BlockedExplanations

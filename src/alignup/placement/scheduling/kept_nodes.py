@@ -178,6 +178,16 @@ class KeptNodes:
             return False
         return not fits_after(record.without(pod.uid), kept_node.pods, (pod,), staying=kept_node.later, nodes=nodes)
 
+    def has_kept_room(self, node: str) -> bool:
+        """Return whether *node* still has the room that is kept there, when the pods that were there before have ended.
+
+        That is the room of a pod, and of the remaining steps of the active plan.
+        """
+        kept_node, record = self._kept.get(node), self._cluster.record(node)
+        if kept_node is not None and record is not None:
+            return fits_after(record, kept_node.pods, (), staying=kept_node.later)
+        return self.plan.has_room(node)
+
     def refusals(self, pod: Pod, order: WaitingOrder) -> dict[str, str]:
         """Return the nodes that are kept from a pod, and why."""
         refusals = {node: self.describe(node) for node in self._kept if self.keeps_out(node, pod, order)}

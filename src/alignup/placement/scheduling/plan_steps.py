@@ -168,6 +168,15 @@ class RunningPlan:
         step = self.steps[index]
         return self.progress[index].placed if step.replacement else step.uid
 
+    def admission_of(self, uid: str) -> int | None:
+        """Return the remaining step that admits a pod."""
+        admissions = (index for index in self.remaining() if not self.steps[index].evicts)
+        return next((index for index in admissions if self.uid_of(index) == uid), None)
+
+    def is_open(self, index: int) -> bool:
+        """Return whether the pod of a step may get its node."""
+        return self.progress[index].phase is StepPhase.STARTED and self.uid_of(index) not in self.recorded
+
     def eviction_of(self, index: int) -> int | None:
         """Return the step that evicts the pod whose replacement a step admits."""
         uid, steps = self.steps[index].uid, self.steps

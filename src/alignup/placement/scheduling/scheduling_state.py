@@ -77,8 +77,8 @@ class SchedulingState:
             parts,
             self.claims,
             schedulers=self.schedulers,
-            refusals=self.refusals,
-            keeps_out=lambda node, pod, after: self.kept_nodes.keeps_out(node, pod, self.order(pod), after=after),
+            kept_nodes=self.kept_nodes,
+            order=self.order,
         )
         self.steering = PodSteering(parts, keeps_off=self.kept_nodes.keeps_off)
         self.preemption = Preemption(cluster, facts, refusals=self.refusals)

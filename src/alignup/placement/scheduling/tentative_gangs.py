@@ -29,6 +29,7 @@ from alignup.placement.scheduling.common_parts import CommonParts
 from alignup.placement.scheduling.facts import GangFacts, GroupKey, PodFacts, WaitingOrder
 from alignup.placement.scheduling.gang_placement import describe_gang
 from alignup.placement.scheduling.instructions import AwaitRoom, ChangeGang, Report, WriteEvent
+from alignup.placement.scheduling.kept_nodes import KeptNodes
 from alignup.placement.scheduling.known_schedulers import KnownSchedulers
 
 TENTATIVE_SECONDS = 20.0  #: after the last question or binding, for which places are kept for a gang that is not bound
@@ -38,11 +39,6 @@ KEPT_SECONDS = 300.0  #: after the last binding, for which places are kept for t
 UNSEEN_SECONDS = 60.0  #: after which a pod that the API server does not show is gone
 REFUSED_SECONDS = 1.0  #: for which a refusal is repeated while nothing has changed
 KUBERNETES = "spec.schedulingGroup"  #: the source of groups whose scheduler knows gangs
-
-#: Returns the nodes that are kept from a pod, and why.
-Refusals = Callable[[Pod], Mapping[str, str]]
-#: Returns whether a node is kept from a pod if it gets others of the gang before.
-KeepsOut = Callable[[str, Pod, Sequence[Pod]], bool]
 
 
 class TentativeState(StrEnum):
@@ -118,8 +114,8 @@ class TentativeGangs:
         claims: ClaimSuitability,
         *,
         schedulers: KnownSchedulers,
-        refusals: Refusals,
-        keeps_out: KeepsOut,
+        kept_nodes: KeptNodes,
+        order: Callable[[Pod], WaitingOrder],
     ) -> None:
         self._cluster = parts.cluster
         self._facts = parts.facts
@@ -127,8 +123,8 @@ class TentativeGangs:
         self._turn = parts.turn
         self._claims = claims
         self._schedulers = schedulers
-        self._refusals = refusals
-        self._keeps_out = keeps_out
+        self._kept_nodes = kept_nodes
+        self._order = order
         self._gangs: dict[GroupKey, TentativeGang] = {}
         self._by_uid: dict[str, TentativeGang] = {}
         #: pods that were asked about and are not seen yet, by uid, and when
@@ -348,6 +344,15 @@ class TentativeGangs:
             return False
         return self._assumptions.verdict(pod, host).admits and host not in self._refusals(pod)
 
+    def _refusals(self, pod: Pod) -> dict[str, str]:
+        """Return the nodes that are kept from a pod, and why."""
+        return self._kept_nodes.refusals(pod, self._order(pod))
+
+    def _has_room(self, host: str, pods: Sequence[Pod]) -> bool:
+        """Return whether *host* is kept for no pod that would not fit there beside these pods of a gang."""
+        (*others, pod) = pods
+        return not self._kept_nodes.keeps_out(host, pod, self._order(pod), after=others)
+
     def _decide(self, question: "_Question", *, keep: bool = True, anew: bool = False) -> str:
         """Decide on all pods that wait, and *keep* their places; return why they do not fit, or nothing.
 
@@ -373,7 +378,7 @@ class TentativeGangs:
             answer = self._cluster.feasible_gang(
                 [*(binding.pod for binding in beside.values()), *waiting_pods],
                 eligible=lambda pod: eligible[pod.uid],
-                has_room=lambda host, pods: not self._keeps_out(host, pods[-1], pods[:-1]),
+                has_room=self._has_room,
             )
         except Exception:
             if moved_bindings:
@@ -496,6 +501,8 @@ class TentativeGangs:
             if verdicts and not verdicts[-1].admits:
                 reason = reason or verdicts[-1].reason
                 continue
+            if order is not on_node and not self._kept_nodes.has_kept_room(node):
+                continue  # in another order, the pods may be where they keep a pod out that comes first
             gang.hosts = {member: binding for member, binding in gang.hosts.items() if member not in moved_uids} | {
                 binding.pod.uid: binding for binding in (*order, *elsewhere)
             }
