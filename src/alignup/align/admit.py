@@ -114,7 +114,9 @@ class _Admission:
         self.ledger = ledger
         self.providers = providers
         self.rules = rules
-        self.policy, self.scope = effective_policy(pod, rules)
+        policy, scope = effective_policy(pod, rules)
+        self.policy = policy
+        self.scope = scope
         self.ledgers = ledger.by_provider()
         self.hints: dict[str, Hint] = {}
         self.steps: list[MergeStep] = []

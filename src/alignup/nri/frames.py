@@ -80,10 +80,12 @@ class Decoder:
         missing = _FRAME.size - len(self._header)
         self._header += view[:missing]
         if len(self._header) == _FRAME.size:
-            self._channel, self._left = _FRAME.unpack(self._header)
+            channel, length = _FRAME.unpack(self._header)
+            self._channel = channel
+            self._left = length
             self._header = b""
-            if self._left > _MAX_FRAME:
-                raise FrameError(f"a frame of {self._left} bytes is longer than {_MAX_FRAME}")
+            if length > _MAX_FRAME:
+                raise FrameError(f"a frame of {length} bytes is longer than {_MAX_FRAME}")
         return view[missing:]
 
 

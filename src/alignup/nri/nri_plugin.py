@@ -267,7 +267,8 @@ class PluginConnection:
             except (OSError, FrameError, RpcError) as error:
                 self.problem = f"{self._path}: {error}"
             if self.synchronized:
-                delay, self.synchronized = self._timing.retry, False
+                self.synchronized = False
+                delay = self._timing.retry
                 await self._plugin.disconnected()
             _log.warning("not connected to the runtime", problem=self.problem, retry_after=delay)
             await self._timing.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - not cryptography

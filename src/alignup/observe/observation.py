@@ -104,15 +104,16 @@ class UnchangedParts:
 
     def with_allocations(self, pods: Iterable[tuple[Pod, AllocatedPod | None]]) -> list[Pod]:
         """Return *pods* with the resources that the kubelet counts with, if these are known."""
-        earlier, self._pods, changed_pods = self._pods, {}, []
+        earlier, self._pods = self._pods, {}
+        joined_pods = []
         for pod, allocated_pod in pods:
             if allocated_pod is not None:
                 entry = earlier.get(pod.uid)
                 if entry is None or entry[0] is not pod or entry[1] != allocated_pod:
                     entry = pod, allocated_pod, with_allocation(pod, allocated_pod)
                 self._pods[pod.uid] = entry
-            changed_pods.append(pod if allocated_pod is None else self._pods[pod.uid][2])
-        return changed_pods
+            joined_pods.append(pod if allocated_pod is None else self._pods[pod.uid][2])
+        return joined_pods
 
     def place(self, sources: Sources) -> PlacedDevices | None:
         """Return the devices in the slices of *sources*; ``None`` if these are unknown."""
@@ -128,8 +129,8 @@ class UnchangedParts:
         entry = self._settings
         if entry is None or entry[0] is not sources.configuration or entry[1] is not sources.machine:
             settings = kubelet_configuration.host_settings(sources.configuration, sources.machine)
-            entry, self._host = (sources.configuration, sources.machine, settings), None
-            self._settings = entry
+            entry = self._settings = sources.configuration, sources.machine, settings
+            self._host = None
         if self._host is None or self._host.machine.devices != devices:
             self._host = Host(sources.machine.with_reported(devices), entry[2])
         return copy(self._host)

@@ -237,7 +237,8 @@ class Observer:
 
     async def _observe(self, *, settled: bool) -> tuple[HostStateDocument | None, dict[str, Any] | None]:
         """Return the objects to publish; ``None`` for the first if the kubelet is in the middle of a change."""
-        sources, refresh, self._refresh = None, self._refresh, False
+        sources = None
+        refresh, self._refresh = self._refresh, False
         try:
             if refresh:
                 await self.reader.refresh()

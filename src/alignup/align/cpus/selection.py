@@ -62,7 +62,8 @@ class PackedSelection:
         )
         whole_cores, self._large_cores = _whole_by_size(cores, core_size, release, kubelet_faults=kubelet_faults)
         self._nodes_first = view.num_sockets >= view.num_nodes
-        self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
+        self._outer = nodes if self._nodes_first else sockets
+        self._inner = sockets if self._nodes_first else nodes
         whole: tuple[tuple[frozenset[CpuSet], Mapping[CpuSet, int]], ...]
         whole = ((frozenset(nodes), {}), (whole_sockets, large_sockets))
         whole_outer, whole_inner = whole if self._nodes_first else whole[::-1]

@@ -315,9 +315,8 @@ class Connection:
         response.close()
 
     def _failure(self, error: Exception, limits: aiohttp.ClientTimeout) -> UnreachableError:
-        handshake = isinstance(
-            error.__cause__, TypeError
-        )  # of TLS within TLS, in early releases of Python 3.11 and 3.12
+        # TLS within TLS fails with one, in early releases of Python 3.11 and 3.12.
+        handshake = isinstance(error.__cause__, TypeError)
         return self._unreachable(_describe(error, limits), sent=not (handshake or isinstance(error, _NOT_SENT)))
 
     def _unreachable(self, reason: str, *, sent: bool = True) -> UnreachableError:
