@@ -293,8 +293,8 @@ class Locality:
     def islands(self) -> tuple[tuple[str, ...], ...]:
         """Return the devices that links beside PCIe connect, directly or through others, in groups of two or more."""
         pairs = [(link.devices[0], other) for link in self._links for other in link.devices[1:]]
-        linked = {address for pair in pairs for address in pair}
-        ordered_addresses = (*(address for address in self.pci if address in linked), *sorted(linked - self.pci.keys()))
+        ends = {address for pair in pairs for address in pair}
+        ordered_addresses = (*(address for address in self.pci if address in ends), *sorted(ends - self.pci.keys()))
         return tuple(group for group in components(ordered_addresses, pairs) if len(group) > 1)
 
 

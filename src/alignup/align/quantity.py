@@ -65,8 +65,8 @@ def read_amounts(owner: object, field: str) -> None:
     amounts = getattr(owner, field)
     if not isinstance(amounts, Mapping):
         raise TypeError(f"{field} needs a Mapping of resources to amounts, not {type(amounts).__name__}")
-    parsed = {resource: read_amount(f"{field}[{resource}]", amount) for resource, amount in amounts.items()}
-    object.__setattr__(owner, field, parsed)
+    quantities = {resource: read_amount(f"{field}[{resource}]", amount) for resource, amount in amounts.items()}
+    object.__setattr__(owner, field, quantities)
 
 
 class QuantityFormat(StrEnum):
@@ -248,9 +248,9 @@ class Quantity:
         a, b = self.unscaled, other.unscaled
         gap = self.power - other.power
         if gap > 0:
-            a = _raise_past(a, gap, bound=b)
+            a = _raise_past(a, gap, limit=b)
         elif gap < 0:
-            b = _raise_past(b, -gap, bound=a)
+            b = _raise_past(b, -gap, limit=a)
         return (a > b) - (a < b)
 
     def _plus(self, other: "Quantity", b: int) -> "Quantity":
@@ -347,10 +347,10 @@ def _divide_dec(number: int, places: int) -> int:
     return _low64(quotient + (rest != 0))
 
 
-def _raise_past(number: int, places: int, *, bound: int) -> int:
-    """Return *number* times ten to the *places*, or any number of its sign beyond *bound* if the product is."""
-    if 3 * places > bound.bit_length():  # then the product, over 8 ** places, is beyond
-        return ((number > 0) - (number < 0)) * (abs(bound) + 1)
+def _raise_past(number: int, places: int, *, limit: int) -> int:
+    """Return *number* times ten to the *places*, or any number of its sign beyond *limit* if the product is."""
+    if 3 * places > limit.bit_length():  # then the product, over 8 ** places, is beyond
+        return ((number > 0) - (number < 0)) * (abs(limit) + 1)
     product: int = number * 10**places
     return product
 

@@ -165,7 +165,7 @@ class HostState:
                 failure = fit.check_fit(
                     counted_shape.pod,
                     request=None if counted_shape.pod.statuses else counted_shape.usage,
-                    used=self.ledger.used,
+                    usage=self.ledger.used,
                     allocatable=allocatable,
                     others=map(POD_OF, self.ledger.pods.values()),
                 )

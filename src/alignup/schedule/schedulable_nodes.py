@@ -149,7 +149,7 @@ class NodeCapacity:
                 self._used_beside[name] = (used, beside, together)
             used = together
         request = demand.fit_request(demand.without_claimed(pod, capacity.scalars))
-        shortages = fit.insufficient_resources(request, used=used, allocatable=capacity)
+        shortages = fit.insufficient_resources(request, usage=used, allocatable=capacity)
         return tuple(shortage.resource for shortage in shortages)
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
