@@ -66,7 +66,7 @@ def with_options(parameter: str, group: type) -> Decorator:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def collected(*args: object, **values: object) -> object:
+        def decorated(*args: object, **values: object) -> object:
             options = group(
                 **{declared_field.name: values.pop(declared_field.name) for declared_field in fields(group)}
             )
@@ -75,8 +75,8 @@ def with_options(parameter: str, group: type) -> Decorator:
         for declared_field in reversed(fields(group)):
             attributes = dict(declared_field.metadata)
             names = attributes.pop("names") or (f"--{declared_field.name.replace('_', '-')}",)
-            collected = click.option(*names, declared_field.name, **attributes)(collected)
-        return collected
+            decorated = click.option(*names, declared_field.name, **attributes)(decorated)
+        return decorated
 
     return decorate
 

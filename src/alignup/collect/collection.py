@@ -85,8 +85,8 @@ def write(path: Path, collection: Collection) -> None:
     """Write the archive to *path* as a whole, readable by its owner only; ``FileError``."""
     packed_archive = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=packed_archive, mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+        gzip.GzipFile(filename="", mode="wb", fileobj=packed_archive, mtime=0) as gzip_file,
+        tarfile.open(fileobj=gzip_file, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for name, content in {INDEX: encode(collection.index), **collection.parts}.items():
             member = tarfile.TarInfo(name)

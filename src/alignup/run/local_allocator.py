@@ -54,15 +54,15 @@ def permitted_machine(machine: Machine) -> tuple[Machine, CpuSet]:
     return restrict_memory(machine, cpuset), cpuset.cpus if cpuset else process.permitted_cpus()
 
 
-def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
+def restrict_memory(machine: Machine, cpuset: Cpuset | None) -> Machine:
     """Remove the memory of nodes that are not permitted. CPUs stay: :func:`build_host` reserves them."""
-    if permitted is None or not permitted.nodes:
+    if cpuset is None or not cpuset.nodes:
         return machine
-    usable = permitted.nodes
+    usable = cpuset.nodes
 
     def restrict(node: Node) -> Node:
-        allowed = node.id >= 0 and usable >> node.id & 1
-        return node if allowed else replace(node, memory=0, hugepages=())
+        is_allowed = node.id >= 0 and usable >> node.id & 1
+        return node if is_allowed else replace(node, memory=0, hugepages=())
 
     nodes, report = tuple(map(restrict, machine.nodes)), machine.report
     if nodes == machine.nodes:
@@ -213,8 +213,8 @@ class LocalAllocator:
         )
 
     def shared(self) -> CpuSet:
-        shared: CpuSet = self.host.ledger.cpus.shared
-        return shared & self._permitted
+        shared_cpus: CpuSet = self.host.ledger.cpus.shared
+        return shared_cpus & self._permitted
 
     def release(self, uid: str) -> None:
         self.changed |= uid in self.host.ledger.pods
@@ -244,11 +244,11 @@ def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
     view = machine.kubelet_view()
     usable_cpus = view.all_cpus if permitted is None else view.all_cpus & permitted
     # All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted.
-    reserved = 0 if usable_cpus in {view.all_cpus, 0} else view.all_cpus & ~usable_cpus | usable_cpus & -usable_cpus
-    amount = Quantity(reserved.bit_count() or 1)
+    cpus = 0 if usable_cpus in {view.all_cpus, 0} else view.all_cpus & ~usable_cpus | usable_cpus & -usable_cpus
+    amount = Quantity(cpus.bit_count() or 1)
     settings = Settings(
         topology=TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False),
-        cpus=CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=reserved),
+        cpus=CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=cpus),
         reservation={CPU: amount},
         max_pods=_MAX_RUNS,
     )
@@ -257,5 +257,5 @@ def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
         return settings
     memory = max(_MIB, sum(node_sizes) // _RESERVED_SHARE // _MIB * _MIB)
     reservation: Amounts = {CPU: amount, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
-    proposed = reserved_memory.propose_reserved_memory(reservation, view)
-    return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposed, reservation=reservation)
+    proposal = reserved_memory.propose_reserved_memory(reservation, view)
+    return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposal, reservation=reservation)

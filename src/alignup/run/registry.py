@@ -143,9 +143,9 @@ def _run_of(
     pid: int, processes: Mapping[int, ProcessInfo], runs: Mapping[int, str], runners: Mapping[int, str]
 ) -> str | None:
     """The run of a process, or of its nearest ancestor with a run. The children of *runners* belong to their run."""
-    visited: set[int] = set()  # pids may be reused while they are read, which can make a cycle
-    while pid in processes and pid not in visited:
-        visited.add(pid)
+    visited_pids: set[int] = set()  # pids may be reused while they are read, which can make a cycle
+    while pid in processes and pid not in visited_pids:
+        visited_pids.add(pid)
         if pid in runs:
             return runs[pid]
         pid = processes[pid].parent

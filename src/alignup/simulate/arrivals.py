@@ -120,14 +120,14 @@ def from_events(events: Iterable[WorkloadEvent]) -> tuple[PodSubmission, ...]:
     """Return the arriving pods; each runs as long as it is present in *events*. ``TraceError`` as in ``ordered``."""
     present: dict[str, PodArrival] = {}
     durations: dict[int, float] = {}
-    arriving: list[PodArrival] = []
+    arrivals: list[PodArrival] = []
     for event in ordered(events):
         if isinstance(event, PodArrival):
             present[event.pod.uid] = event
-            arriving.append(event)
+            arrivals.append(event)
         elif event.uid in present:
             arrival = present.pop(event.uid)
             durations[id(arrival)] = event.time - arrival.time
     return tuple(
-        [PodSubmission(arrival.time, arrival.pod, durations.get(id(arrival)), arrival.selector) for arrival in arriving]
+        [PodSubmission(arrival.time, arrival.pod, durations.get(id(arrival)), arrival.selector) for arrival in arrivals]
     )

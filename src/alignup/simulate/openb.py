@@ -156,15 +156,15 @@ class _Row:
         return TraceError(message, file=str(self._path), line=self._line, field=name)
 
 
-def _rows(path: Path, expected: Iterable[str]) -> Iterator[_Row]:
+def _rows(path: Path, columns: Iterable[str]) -> Iterator[_Row]:
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError("not a text in UTF-8", file=str(path)) from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [name for name in expected if name not in (reader.fieldnames or ())]
-    if missing:
-        message = f"not a file of openb: column {missing[0]} is missing; expected {', '.join(expected)}"
+    missing_columns = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing_columns:
+        message = f"not a file of openb: column {missing_columns[0]} is missing; expected {', '.join(columns)}"
         raise TraceError(message, file=str(path), line=1)
     try:
         for values in reader:
