@@ -262,14 +262,14 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
     version = document.get("version") if isinstance(document, Mapping) else None
     if type(version) is not int or version not in {1, VERSION}:
         raise ParseError(f"version {version!r} is not supported: this release reads versions 1 and {VERSION}")
-    upgraded: dict[str, Any] = dict(document)
+    new_document: dict[str, Any] = dict(document)
     if version == 1:
-        upgraded = rename_keys(document, {"refusal": "rejection"}) | {"version": VERSION}
-        if upgraded.get("outcome") == "refused":
-            upgraded["outcome"] = Outcome.REJECTED.value
-        if isinstance(steps := upgraded.get("steps"), list):
-            upgraded["steps"] = [rename_keys(step, {"voices": "resources"}) for step in steps]
-    return upgraded
+        new_document = rename_keys(document, {"refusal": "rejection"}) | {"version": VERSION}
+        if new_document.get("outcome") == "refused":
+            new_document["outcome"] = Outcome.REJECTED.value
+        if isinstance(steps := new_document.get("steps"), list):
+            new_document["steps"] = [rename_keys(step, {"voices": "resources"}) for step in steps]
+    return new_document
 
 
 def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet

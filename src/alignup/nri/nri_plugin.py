@@ -283,21 +283,21 @@ class PluginConnection:
         dispatcher = PluginDispatcher(self._plugin, synchronized=self._mark_synchronized)
         service = Service(PLUGIN_SERVICE, PLUGIN_CHANNEL, dispatcher.call)
         connection = TtrpcConnection(*await self._open(), service=service, channel=RUNTIME_CHANNEL)
-        serving = asyncio.ensure_future(connection.run())
+        connection_task = asyncio.ensure_future(connection.run())
         self._connection = connection
         request = wire.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=VERSION)
         try:
             await self._call("RegisterPlugin", request, self._timing.register)
-            await serving
+            await connection_task
         except ConnectionClosedError:
-            await serving  # which may know why
+            await connection_task  # which may know why
             raise
         finally:
             self._connection = None
             connection.close()
-            serving.cancel()
+            connection_task.cancel()
             with suppress(asyncio.CancelledError, FrameError):
-                await serving
+                await connection_task
 
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         """Change containers without being asked; return the updates that failed.

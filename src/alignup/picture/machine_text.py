@@ -132,13 +132,13 @@ class _Renderer(NamedTuple):
         fit = max(1, (self.width - 10) // (column + 2))  # the label takes 12 columns, and the last has no gap after it
         lines: list[Line] = []
         for core_group in box.core_groups:
-            padded = [
+            padded_lines = [
                 (*chunks[core], Cell(" " * (column - display_width(plain(chunks[core]))))) for core in core_group.cores
             ]
-            per_line = -(-len(padded) // -(-len(padded) // fit))
-            for start in range(0, len(padded), per_line):
+            per_line = -(-len(padded_lines) // -(-len(padded_lines) // fit))
+            for start in range(0, len(padded_lines), per_line):
                 name = "" if start else core_group.name or "CPUs"
-                lines += self.field(name, padded[start : start + per_line])
+                lines += self.field(name, padded_lines[start : start + per_line])
         return lines
 
     def folded(self, box: NodeBox) -> list[Line]:

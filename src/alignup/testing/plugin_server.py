@@ -149,12 +149,12 @@ class Plugin(FaultyServer):
         for container in request.container_requests:
             available, must_include = container.available_deviceIDs, container.must_include_deviceIDs
             size = container.allocation_size
-            preferred = self.preference.choose(available, must_include=must_include, size=size)
+            devices = self.preference.choose(available, must_include=must_include, size=size)
             if self.preference is Preference.NEAR and self.machine is not None:
-                preferred = preferred_devices(
+                devices = preferred_devices(
                     self.machine, available, required=must_include, size=size, devices=self.devices
                 )
-            response.container_responses.add(deviceIDs=preferred)
+            response.container_responses.add(deviceIDs=devices)
         return response
 
     async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:

@@ -271,12 +271,12 @@ def peer_of(address: object) -> str | None:
 async def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
     """Run *work*, and cancel it on SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(work)
+    work_task = asyncio.ensure_future(work)
     for number in _SIGNALS:
-        loop.add_signal_handler(number, running.cancel)
+        loop.add_signal_handler(number, work_task.cancel)
     try:
         with suppress(asyncio.CancelledError):
-            await running
+            await work_task
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

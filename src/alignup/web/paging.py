@@ -107,11 +107,11 @@ async def encode_items(
 
 async def gather_items(items: Iterable[Item]) -> list[Item]:
     """Return *items* as a list, and let other tasks run while it grows."""
-    gathered: list[Item] = []
+    all_items: list[Item] = []
     since = time.perf_counter()
     for item in items:
-        gathered.append(item)
+        all_items.append(item)
         if time.perf_counter() - since >= _HOLD_SECONDS:
             await asyncio.sleep(0)
             since = time.perf_counter()
-    return gathered
+    return all_items

@@ -67,11 +67,11 @@ def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedge
     empty = {
         name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices
     }
-    stopped = {name: False for name, inventory in ledger.devices.inventories.items() if not inventory.registered}
+    plugins = {name: False for name, inventory in ledger.devices.inventories.items() if not inventory.registered}
     return HostLedgerDocument(
         pods=[_held_resources(ledger, uid) for uid in ledger.pods],
         devices=list(_device_groups(ledger.devices)),
-        resources={**empty, **stopped},
+        resources={**empty, **plugins},
         claim_devices=list(_claim_device_groups(ledger.claims)) if ledger.claims else [],
         lost_cpus=residual.cpus.lost,
         group_memory=residual.memory.reserved,

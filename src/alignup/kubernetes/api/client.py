@@ -305,14 +305,14 @@ def _delete_options(uid: str, grace_period: int | None) -> dict[str, object]:
 def _decode(body: bytes | msgspec.Raw, type_: type[_T]) -> _T:
     type_decoder = decoder(type_)  # type: ignore[arg-type]  # types are hashable
     try:
-        decoded: _T
+        value: _T
         try:
-            decoded = type_decoder.decode(body)
+            value = type_decoder.decode(body)
         except RecursionError:
-            decoded = type_decoder.decode(_without_deep_values(bytes(body)))
+            value = type_decoder.decode(_without_deep_values(bytes(body)))
     except _UNDECODABLE as error:
         raise UnreadableError(f"the API server sent an unreadable {type_.__name__}: {error}") from None
-    return decoded
+    return value
 
 
 def _without_deep_values(body: bytes) -> bytes:

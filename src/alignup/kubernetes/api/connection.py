@@ -226,8 +226,8 @@ class Connection:
                 server_hostname=self.access.server_name or None,
                 proxy_headers=self._proxy_headers,
             )
-        except _FailedError as failed:
-            raise self._failure(failed.error, limits) from failed.error
+        except _FailedError as failure:
+            raise self._failure(failure.error, limits) from failure.error
         except TimeoutError as error:
             raise self._failure(error, limits) from error
         except AttributeError as error:  # TLS within TLS failed, in early releases of Python 3.11 and 3.12
@@ -336,10 +336,10 @@ async def _send_once_only(request: aiohttp.ClientRequest, handler: aiohttp.Clien
 
 
 def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    made = socket.socket(*address[:3])
+    client_socket = socket.socket(*address[:3])
     for level, option, value in _KEEPALIVE:
-        made.setsockopt(level, option, value)
-    return made
+        client_socket.setsockopt(level, option, value)
+    return client_socket
 
 
 def _shown(url: str) -> str:

@@ -96,8 +96,8 @@ class StateFileFormat:
     @property
     def newest(self) -> GoType:
         """The whole file: the fields of the oldest version, and the wrapped contents."""
-        wrapped = go_struct(self.name, data=STRING, dataChecksum=CHECKSUM)
-        return replace(wrapped, fields=self.older[-1].struct.fields + wrapped.fields)
+        struct = go_struct(self.name, data=STRING, dataChecksum=CHECKSUM)
+        return replace(struct, fields=self.older[-1].struct.fields + struct.fields)
 
     def older_versions(self, gates: FeatureGates) -> tuple[OlderVersion, ...]:
         """Return the older versions that a kubelet reads, newest first; without a wrapper, the first is written."""
@@ -180,8 +180,8 @@ def _encode_state_file(format_: StateFileFormat, contents: Contents, gates: Feat
         return encode(struct, {**checked_contents, "checksum": checksum}).encode()
     data = encode(format_.data, contents)
     copy, checksum = copy_for_older_kubelets(format_, contents)
-    wrapped = {"data": data, "dataChecksum": fnv1a(data_checksum_text(data))}
-    return encode(format_.newest, {**copy, "checksum": checksum, **wrapped}).encode()
+    document = {"data": data, "dataChecksum": fnv1a(data_checksum_text(data))}
+    return encode(format_.newest, {**copy, "checksum": checksum, **document}).encode()
 
 
 def copy_for_older_kubelets(format_: StateFileFormat, contents: Contents) -> tuple[Contents, int]:
@@ -570,11 +570,11 @@ def state_file_paths(directory: Path) -> dict[str, Path]:
 
     A copy may have all of them in one directory.
     """
-    nested, flat = directory / DEVICE_PATH, directory / DEVICE_FILE
+    nested_path, flat_path = directory / DEVICE_PATH, directory / DEVICE_FILE
     return {
         CPU_FILE: directory / CPU_FILE,
         MEMORY_FILE: directory / MEMORY_FILE,
-        DEVICE_PATH: flat if flat.exists() and not nested.exists() else nested,
+        DEVICE_PATH: flat_path if flat_path.exists() and not nested_path.exists() else nested_path,
     }
 
 
@@ -594,7 +594,7 @@ def read_state_files(
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory; name the state directory of a kubelet")
     states: dict[str, Any] = {}
-    problems, gaps, missing = [], [], 0
+    problems, gaps, missing_count = [], [], 0
     kinds: tuple[tuple[str, Any, str], ...] = (
         ("cpu", partial(parse_cpu_state, configured_policy=None, gates=gates), "the CPUs in use are"),
         ("memory", partial(parse_memory_state, configured_policy=None, gates=gates), "the memory in use is"),
@@ -606,12 +606,12 @@ def read_state_files(
             if text is not None:
                 states[kind] = decode_once(parse, text, path, cache)
                 continue
-            missing += 1
+            missing_count += 1
             if kind != "devices" or not devices_optional:
                 gaps.append(f"{directory} has no {path.name}, so {content} unknown")
         except (FileError, StateError) as error:
             problems.append(Problem(str(path), str(error)))
-    if missing == len(kinds):
+    if missing_count == len(kinds):
         names = f"{CPU_FILE}, {MEMORY_FILE}, {DEVICE_PATH}"
         raise FileError(f"{directory}: none of the kubelet's state files exists ({names})")
     return KubeletFiles(**states, problems=tuple(problems), gaps=tuple(gaps))

@@ -232,8 +232,8 @@ class ApiServer:
             case "update", _:
                 return 200, operations.update(store, call, body).text
             case "patch", _ if call.content_type in operations.APPLY:
-                applied, new = operations.apply(store, call, body)
-                return (201 if new else 200), self._created(call, applied).text
+                result, new = operations.apply(store, call, body)
+                return (201 if new else 200), self._created(call, result).text
             case "patch", _:
                 return 200, operations.patch(store, call, body).text
             case "delete", "":
