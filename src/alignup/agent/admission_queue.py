@@ -2,8 +2,8 @@
 
 Jobs wait in one queue, and one thread runs them one after the other, each on the state that the previous one left. All
 jobs that arrive meanwhile are saved in one transaction, and answered only then. If it fails, the new state is dropped
-and nothing has happened. If the ledger would be too large, each job is tried alone, so that only those fail that do not
-fit. Reading never waits: the current state is an immutable value.
+and nothing has happened. If the ledger would be too large, each job is tried alone, so that only jobs that do not fit
+fail. Reading never waits: the current state is an immutable value.
 """
 
 import asyncio

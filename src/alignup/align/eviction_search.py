@@ -164,7 +164,7 @@ class EvictionSearch(Generic[Proof]):
     def _sets(self, count: int, size: int) -> Iterator[UnitSet]:
         """Yield the sets of *count* units that disturb *size* pods: sets with distinct holdings first.
 
-        Of large sets, those come first whose units share a NUMA node.
+        Large sets whose units share a NUMA node come first.
         """
         distinct = (
             tuple([unit for number, times in kinds.items() for unit in self.groups[number][:times]])

@@ -1,8 +1,8 @@
 """The overtaking of waiting pods: a pod may be admitted before them if it takes nothing that they could use.
 
-A pod takes something from a waiting pod if that one could be admitted later without the other pod, but not with it,
-whatever is released in between. :func:`competes` never misses that, and may see it where there is none. Two facts make
-it a simple comparison of amounts:
+A pod takes something from a waiting pod if the waiting pod could be admitted later without the other pod, but not with
+it, whatever is released in between. :func:`competes` never misses that, and may see it where there is none. Two facts
+make it a simple comparison of amounts:
 
 * A set of NUMA nodes is suitable for a request if it has enough free in total. A node that has enough for all waiting
   pods by itself makes every set with that node suitable, whatever else is taken or released, and a set without it is

@@ -57,8 +57,8 @@ def find_unmet_locality(
 ) -> UnmetLocality | None:
     """Return the first demand that some predicted choice of devices does not satisfy; ``None``: all satisfy all.
 
-    *others* are the devices of other pods. *unsettled* are sets of devices of which other pods have got some, perhaps
-    others than predicted. A container that may get one device of such a set may get any of them.
+    *others* are the devices of other pods. *unsettled* are sets of devices. Other pods have got some devices of each
+    set, perhaps not the predicted ones. A container that may get one device of such a set may get any of them.
     """
     for demand in demands:
         for placement in placements:

@@ -5,8 +5,9 @@ the decimal form is rounded away from zero to billionths when it is parsed, and 
 Where Kubernetes would compute for hours, a :class:`QuantityError` is raised: for numbers of more than ``MAX_DIGITS``
 digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
 
-A parsed amount follows the rules up to Kubernetes 1.37. :meth:`Quantity.under` returns it by those of another release:
-since 1.38, overflows saturate, rounding is away from zero always, and more numbers have the 64-bit form.
+A parsed amount follows the rules up to Kubernetes 1.37. :meth:`Quantity.under` returns the quantity by the rules of
+another release: since 1.38, overflows saturate, rounding is away from zero always, and more numbers have the 64-bit
+form.
 """
 
 import re

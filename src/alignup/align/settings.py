@@ -97,7 +97,7 @@ class TopologyOptions:
 
 @dataclass(frozen=True, slots=True)
 class TopologySettings:
-    """All settings of the topology manager; text becomes a policy or scope, ``SettingsError`` if it is none.
+    """All settings of the topology manager; text becomes a policy or scope; ``SettingsError`` for any other text.
 
     ``limit_nodes`` rejects machines with more than ``TopologyOptions.max_nodes`` NUMA nodes, as the kubelet does. It
     can be turned off, since merging here is fast even on 64 nodes.

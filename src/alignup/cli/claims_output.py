@@ -36,7 +36,7 @@ def read_claims(manifests: LoadedWorkloads, machine: Machine) -> HostClaims:
 
 
 def with_valid_selectors(claims: HostClaims) -> HostClaims:
-    """Return *claims* such that a selector that fails or takes too long is an error: in a file it can be changed."""
+    """Return *claims* where a selector that fails or takes too long is an error: in a file it can be changed."""
 
     def match(request: ClaimRequest, device: SliceDevice) -> bool:
         try:

@@ -259,7 +259,7 @@ class Explanation(NamedTuple):
 
     @property
     def admitted(self) -> bool:
-        """Whether the pod is admitted, whatever is chosen at random."""
+        """Whether the pod is admitted with every random choice."""
         admitted = all(decision.admitted for decision in (self.decision, *self.others))
         certain = admitted and not self.decision.may_be_rejected
         return certain and (not self.missing or self.lenient) and self.refusal is None

@@ -99,7 +99,7 @@ def write(path: Path, collection: Collection) -> None:
 
 
 def read(path: Path) -> Collection:
-    """Return the archive at *path*; ``SourceError`` if it is none, or exceeds a limit."""
+    """Return the archive at *path*; ``SourceError`` if the file is no collection, or exceeds a limit."""
     contents, links = read_members(path, limit=lambda _path: MAX_PART_BYTES)
     if INDEX not in contents:
         raise SourceError(f"{path} is not an archive of 'alignup collect': it has no {INDEX}")

@@ -1,4 +1,4 @@
-"""What is read from a cluster to explain the decision on one pod, in steps of which each may fail.
+"""What is read from a cluster to explain the decision on one pod, in steps that may fail one by one.
 
 :func:`plan` says which requests will be sent, and :func:`collect` sends them. Objects are decoded as structs of the few
 fields that Alignup reads, and written from these: environment variables, commands, images, volumes, labels and other
@@ -114,7 +114,7 @@ async def find_host_state(client: ApiClient, node: str, *, now: float) -> tuple[
 
 
 async def pods_of_workload(client: ApiClient, kind: str, namespace: str, name: str) -> list[ApiPod]:
-    """Return the pods of a Deployment, a Job or the like; ``MissingObjectError`` if there is no such object."""
+    """Return the pods of a Deployment, a Job or the like; ``MissingObjectError`` if the workload does not exist."""
     workload = await client.find(WORKLOADS[kind].at(name, namespace=namespace))
     if workload is None:
         raise MissingObjectError(f"{kind.lower()} {name} not found in namespace {namespace}")

@@ -109,8 +109,8 @@ def parse(
 ) -> Machine:
     """Return the machine that *text* describes.
 
-    *memory* is the default size of a node in bytes; every node with memory has *hugepages*; *distances* are those of a
-    node to itself and to any other (hwloc's synthetic machines have none).
+    *memory* is the default size of a node in bytes; every node with memory has *hugepages*; *distances* are the
+    distance of a node to itself and to any other node (hwloc's synthetic machines have none).
     """
     tree = _tree(text)
     nodes, homes = _nodes(tree, memory=memory, hugepages=hugepages)
@@ -274,7 +274,7 @@ def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tup
 
 
 def _ids(tree: _Tree, kind: str) -> list[int] | None:
-    """Return for each CPU the id of its object of *kind*; ``None`` if there is no such level."""
+    """Return for each CPU the id of its object of *kind*; ``None`` if there is no level of this kind."""
     depth = tree.depth(kind)
     if depth is None:
         return None

@@ -69,7 +69,7 @@ class KubeletPoolReader:
     def read(self) -> KubeletPool:
         """Return the pool, the same object if nothing has changed.
 
-        ``FileError`` or ``StateError`` if the files do not say what it is.
+        ``FileError`` or ``StateError`` if the files do not describe the pool.
         """
         cpu: CpuState | None = self._read_file(CPU_FILE, parse_cpu_state)
         if cpu is None:

@@ -130,7 +130,7 @@ def _knows_all_events(request: wire.ConfigureRequest) -> bool:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return the three numbers of a version such as ``v0.12.0`` or ``2.1.9~ds1``; zeros if it is none."""
+    """Return the three numbers of a version such as ``v0.12.0`` or ``2.1.9~ds1``; zeros if *text* is no version."""
     match = _VERSION_NUMBERS.match(text)
     return tuple(int(number or 0) for number in match.groups()) if match else (0, 0, 0)
 
@@ -302,9 +302,9 @@ class PluginConnection:
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         """Change containers without being asked; return the updates that failed.
 
-        ``RpcError`` if the runtime does not say which, for example only that some failed. It skips containers that it
-        does not know, also those that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an
-        event comes at the same time.
+        ``RpcError`` if the runtime does not say which, for example only that some failed. It skips unknown containers,
+        and containers that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an event comes at
+        the same time.
         """
         request = wire.UpdateContainersRequest(update=updates)
         payload = await self._call("UpdateContainers", request, self._timing.update)

@@ -15,7 +15,7 @@ _BUFFER = 64 << 10
 
 
 class DirectoryWatch:
-    """A watch on *directories* by inotify; those that do not exist yet are watched from the next :meth:`refresh`.
+    """A watch on *directories* by inotify; missing ones are watched from the next :meth:`refresh`.
 
     The kubelet replaces its state files by renaming, so the directories are watched, not the files. Only the names of
     changed files are reported; which of several changes happened does not matter to a reader of the whole file.

@@ -59,7 +59,7 @@ class AdmittingError(UnsettledError):
 
 
 class ForeignFilesError(StateError):
-    """The state files are those of another machine."""
+    """The state files belong to another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -569,7 +569,7 @@ def _device_state(pods: Mapping[str, ListedPod]) -> DeviceState | None:
 
 
 def _with_missing_files(files: KubeletFiles, pods: Mapping[str, ListedPod], idle: Host) -> KubeletFiles:
-    """Return *files* with those of the CPU manager and the memory manager, made of what *pods* hold if missing."""
+    """Return *files* with the missing files of the CPU manager and the memory manager, made of what *pods* hold."""
     pod_cpus = {uid: pod.cpus for uid, pod in pods.items() if pod.cpus}
     pod_memory = {uid: pod.memory for uid, pod in pods.items() if pod.memory}
     cpus, memory = {}, idle.ledger.memory

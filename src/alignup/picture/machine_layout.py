@@ -126,7 +126,7 @@ class MachineLayout:
 
     @property
     def boxes(self) -> tuple[NodeBox, ...]:
-        """Those with CPUs."""
+        """The NUMA nodes with CPUs."""
         return tuple(box for frame in self.frames for box in frame.boxes)
 
     @property

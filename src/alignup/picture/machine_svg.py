@@ -1,6 +1,6 @@
 """A machine as one self-contained SVG file, for light and dark mode, with a text description.
 
-Machines with up to some hundred CPUs show every CPU number, those with up to some thousand every CPU. Beyond that, NUMA
+Machines with some hundred CPUs show every CPU number, machines with some thousand show every CPU. Beyond that, NUMA
 nodes have bars, and equal nodes share a box.
 """
 

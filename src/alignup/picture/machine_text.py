@@ -1,7 +1,7 @@
 """A machine for the terminal: lines of cells with style names, which the caller may color.
 
 Nothing is shown by color alone. Small machines list every CPU by core, nodes with many CPUs show CPU lists, machines
-with many nodes show one line per node, and those with hundreds one line per group of equal nodes.
+with many nodes show one line per node, and machines with hundreds of nodes show one line per group of equal nodes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -81,5 +81,5 @@ def sum_bars(nodes: Sequence[NumaBars]) -> dict[str, ResourceBar]:
 
 
 def stranded_places(nodes: Sequence[NumaBars]) -> set[tuple[int, str]]:
-    """Return the NUMA nodes and resources of which all that is unused is stranded."""
+    """Return the NUMA nodes and resources where everything unused is stranded."""
     return {(node.node, bar.resource) for node in nodes for bar in node.bars if bar.stranded and not bar.free}

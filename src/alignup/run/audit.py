@@ -48,7 +48,7 @@ class Drift(NamedTuple):
 
     @property
     def key(self) -> tuple[str, DriftKind, str]:
-        """What identifies it, whatever the intended and actual values are."""
+        """The identity of the drift, independent of the intended and actual values."""
         return self.run, self.kind, self.where
 
     def __str__(self) -> str:

@@ -127,7 +127,7 @@ def join(directory: Path, pid: int) -> None:
 
 
 def members(directory: Path) -> tuple[int, ...]:
-    """Return the processes in a cgroup and its descendants; empty if there is no such cgroup."""
+    """Return the processes in a cgroup and its descendants; empty if the cgroup does not exist."""
     pids: set[int] = set()
     for parent, _, _ in os.walk(directory):
         with suppress(OSError):

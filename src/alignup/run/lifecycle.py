@@ -1,7 +1,7 @@
 r"""The lifecycle of one run: admit, record, place, start, wait, release.
 
 A run is recorded before its command starts, and released only when none of its processes is left. So no two runs ever
-have the same exclusive CPU, whichever process is killed at whatever moment. Signals are blocked while the run is being
+have the same exclusive CPU, no matter which process is killed, and when. Signals are blocked while the run is being
 recorded, so that none is lost and none interrupts it.
 
 The command stays in our process group, so that a terminal treats both as one job: the kernel sends keyboard signals

@@ -141,7 +141,7 @@ class LocalAllocator:
         self._add_claims()
 
     def _add_claims(self) -> None:
-        """Let a pod for each claim of another user or ledger hold what is claimed, as far as it is free."""
+        """Let a pod for each claim of another user or ledger hold the claimed resources, as far as they are free."""
         self._others = []
         for claim in () if self._ignore_claims else self._claims.read():
             if claim.owner == os.geteuid() and claim.run in self._active:

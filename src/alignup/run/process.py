@@ -131,7 +131,7 @@ def pin(pid: int, cpus: CpuSet) -> None:
 
 
 def permitted_cpus() -> CpuSet:
-    """Return the CPUs this process could use, whatever its affinity: the kernel trims a request to the cpuset."""
+    """Return the CPUs this process could use, ignoring its affinity: the kernel trims a request to the cpuset."""
     old_cpus = os.sched_getaffinity(0)
     try:
         reset_affinity()
@@ -178,7 +178,7 @@ def users(pid: int) -> set[int]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, whatever session they are in. Best effort."""
+    """Become the parent of descendants whose own parent ends, in any session. Best effort."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -166,7 +166,7 @@ def finished_runs(records: Sequence[RunRecord], *, ending: str = "") -> tuple[Ru
 
 
 def remove_finished_runs(directory: Path) -> None:
-    """Remove what finished runs left behind: their cgroups and records. Those of an agent are released by a run."""
+    """Remove what finished runs left behind: their cgroups and records. A later run releases runs of an agent."""
     if not os.path.lexists(directory):
         return
     runs = RunRegistry(directory)

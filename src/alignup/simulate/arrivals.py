@@ -86,7 +86,7 @@ def format_seconds(time: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in the largest unit of which there are at least two."""
+    """Return a duration in the largest unit that gives at least two."""
     for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"

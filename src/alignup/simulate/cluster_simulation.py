@@ -339,7 +339,7 @@ class ClusterSimulation:
         return decision
 
     def _retry(self, unit: PodUnit, rejected_uids: Collection[str]) -> None:
-        """Create a unit again, of which kubelets have rejected the pods *rejected_uids*."""
+        """Create a unit again whose pods *rejected_uids* kubelets have rejected."""
         failed = unit.attempt >= self._retries
         for submission in unit.pods:
             uid = submission.pod.uid

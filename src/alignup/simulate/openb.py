@@ -56,7 +56,7 @@ def is_openb(path: Path) -> bool:
 
 
 def read_nodes(path: Path, settings: Callable[[Machine], Settings]) -> tuple[HostGroup, ...]:
-    """Return the nodes of a file, in groups of equal ones; *settings* are those of the kubelets of a machine."""
+    """Return the nodes of a file, in groups of equal ones; *settings* returns the settings for a machine."""
     names_by_shape: dict[_NodeShape, list[str]] = {}
     for row in _rows(path, _NODE_FIELDS):
         cpus, memory, gpus = row.whole("cpu_milli") // 1000, row.whole("memory_mib"), row.whole("gpu")

@@ -23,7 +23,7 @@ def node_takeaway(result: SimulationResult) -> str:
 
 
 def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str:
-    """Return the best settings, and how much better they are than those of *result*."""
+    """Return the best settings, and how much better they are than the settings of *result*."""
     if not comparison.ranked:
         return f"The kubelet starts with none of the {_count(len(comparison.invalid), 'combination')}."
     best = comparison.ranked[0]

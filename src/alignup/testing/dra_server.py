@@ -305,7 +305,7 @@ class DraDriver(FaultyServer):
 
 
 def _parse_devices(driver: str, text: str) -> tuple[DraDevice, ...]:
-    """Return the devices of a list; those of the driver ``gpu.example.com`` are ``gpu-0``, ``gpu-1`` and so on."""
+    """Return the devices of a list; driver ``gpu.example.com`` has ``gpu-0``, ``gpu-1`` and so on."""
     devices = parse_device_list(driver.partition(".")[0], text)
     return tuple(DraDevice(name=device.id, numa_nodes=tuple(bits.members(device.nodes or 0))) for device in devices)
 

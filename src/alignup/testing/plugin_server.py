@@ -38,7 +38,7 @@ class Preference(StrEnum):
     NEAR = "near"  #: by ``alignup.preferred_devices``; the plugin needs a machine
 
     def choose(self, available: Sequence[str], *, must_include: Sequence[str], size: int) -> tuple[str, ...]:
-        """Return *size* of the *available* device ids, those of *must_include* first."""
+        """Return *size* of the *available* device ids, the ids in *must_include* first."""
         rest = set(available).difference(must_include)
         ordered_ids = sorted(rest, key=natural_sort_key, reverse=self is Preference.HIGHEST)
         return (*must_include, *ordered_ids)[:size]

@@ -134,7 +134,7 @@ class PodAdmission:
 
 
 class SimulatedKubelet(PodAdmission):
-    """A kubelet of a machine with a KubeletConfiguration, of which *fields* replace those of ``CONFIGURATION``.
+    """A kubelet of a machine. *fields* replace fields of the KubeletConfiguration ``CONFIGURATION``.
 
     The machine has two NUMA nodes with four CPUs, 16 GiB and a GPU each, unless *shape* (a synthetic description), or
     *machine* and *devices* say otherwise. CPU 0 and 64 MiB are reserved.
@@ -213,7 +213,7 @@ class SimulatedKubelet(PodAdmission):
         )
 
     def host_state(self, name: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - of a HostStateDocument
-        """Return the HostState of this node, with *fields* instead of those that are published."""
+        """Return the HostState of this node, with *fields* instead of the published ones."""
         state = self.published_state.replace(**{"generation": 1, **fields})
         kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
         return {**kind, "metadata": {"name": name}, **to_object(state)}

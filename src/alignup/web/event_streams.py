@@ -157,7 +157,7 @@ EventSource = Callable[[], AbstractAsyncContextManager[Subscription]]
 
 
 class EventStreams:
-    """The event streams of a program, of which there are at most *limit* at a time.
+    """The event streams of a program, at most *limit* at a time.
 
     Streams end when *stopping* is set. ``Last-Event-ID`` is ignored because events are not stored: after a reconnect,
     clients list again what they show. A stream that is silent for *heartbeat* seconds sends a comment.

@@ -113,7 +113,7 @@ class Pages:
         return Response(content, status_code=status, media_type=HTML, headers={**PAGE_HEADERS, **(headers or {})})
 
     def guard(self, handler: PageHandler, access: AccessRules | None) -> PageHandler:
-        """Return *handler* for those whom *access* allows (``None``: for all); problems become pages."""
+        """Return *handler* for the users whom *access* allows (``None``: for all); problems become pages."""
 
         async def handle(request: Request) -> Response:
             try:

@@ -31,8 +31,8 @@ _MAX_NAMED = 4  #: devices that a sentence names
 def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None) -> NodeSet | None:
     """Return the NUMA nodes of a device; ``None`` if they are unknown.
 
-    They are an attribute, or those of its PCI address or root on the *machine*. A node that has memory but no CPUs, as
-    that of some GPUs, stands for the nearest nodes with CPUs.
+    They are an attribute of the device, or follow from its PCI address or root on the *machine*. A node that has memory
+    but no CPUs, as that of some GPUs, stands for the nearest nodes with CPUs.
     """
     value = attributes.get(NUMA_NODE)
     values = value if isinstance(value, tuple) else (value,)

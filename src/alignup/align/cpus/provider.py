@@ -411,7 +411,7 @@ class CpuProvider(Provider[CpuLedger]):
         return ""
 
     def _divide(self, pod: Pod, cpus: CpuSet, stored_cpus: Mapping[str, CpuSet] = _NOTHING) -> dict[str, CpuSet]:
-        """Divide the pod's CPUs among its containers, of which some may have CPUs already (*stored_cpus*).
+        """Divide the pod's CPUs among its containers. Some containers may have CPUs already (*stored_cpus*).
 
         Sidecars keep theirs. Other init containers run one after the other on the rest at that time, then the
         containers run side by side on the rest. Containers without exclusive CPUs share what the others leave.

@@ -249,9 +249,9 @@ def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) 
 def _take_whole(
     groups: Iterable[CpuSet], *, free: CpuSet, need: int, average_sizes: Mapping[CpuSet, int] = MappingProxyType({})
 ) -> CpuSet:
-    """Return the CPUs of those *groups* that are entirely free and fit into *need*.
+    """Return the CPUs of the *groups* that are entirely free and fit into *need*.
 
-    Those with an average size count as free if that many of their CPUs are.
+    A group with an average size counts as free if that many of its CPUs are.
     """
     selection = 0
     used_cpus = ~free
@@ -332,7 +332,7 @@ class DistributedSelection:
         self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
 
     def take(self, free: CpuSet, count: int, *, width: int = 0) -> CpuSet:
-        """Select CPUs; *width* is the number of nodes of the hint, of which the release may use all it can."""
+        """Select CPUs; *width* is the number of nodes of the hint; the release may use all of them."""
         if count <= 0 or count % self._group:
             return self._packed.take(free, count)
         if count > (free & self._all).bit_count():

@@ -1,6 +1,6 @@
 """Choose devices that are near each other, of all resources of a container at once.
 
-Each criterion decides what those before it leave open:
+Each criterion decides between choices that are equal by the criteria before it:
 
 1. the demands of the pod (``demanded_locality``)
 2. pairs: each GPU has a NIC below its root complex and each NIC a GPU, then the same below a switch; likewise NVMe

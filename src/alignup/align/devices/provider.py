@@ -321,7 +321,7 @@ def _certain_devices(
 ) -> tuple[DeviceSet, tuple[DeviceSet, ...], DeviceSet]:
     """Return the devices that are taken for *request*, the sets to take more from, and those the plugin may prefer.
 
-    No candidates: those taken suffice.
+    No candidates: the devices that are taken suffice.
     """
     inventory = ledger.inventories[request.resource]
     certain, missing_count = 0, request.count

@@ -23,7 +23,7 @@ Devices = Mapping[str, tuple[str, ...]]  #: resource → ids
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """How near the devices of one container are; ``None``: there are no such pairs, or the machine cannot say."""
+    """How near the devices of one container are; ``None``: there are no pairs, or the machine lists none."""
 
     gpus: Nearness | None = None  #: the farthest two of its GPUs
     nic: Nearness | None = None  #: of each GPU the nearest NIC, and of these the farthest

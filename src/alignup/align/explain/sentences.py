@@ -187,7 +187,7 @@ def describe_rejection(decision: Decision) -> tuple[str, ...]:
 
 
 def disagreeing_resources(decision: Decision) -> tuple[str, ...]:
-    """Return resources of a rejected pod of which each has NUMA nodes that it prefers, but no common ones; or none.
+    """Return resources of a rejected pod that each prefer NUMA nodes, but no common node; or none.
 
     That rejects a pod only with policy restricted: single-numa-node needs one node, preferred or not.
     """

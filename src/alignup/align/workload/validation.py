@@ -154,7 +154,7 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity], *, default_r
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
-    """Return the pod-level resources, of which there are some, with defaults from the containers.
+    """Return the pod-level resources of a pod that has some, with defaults from the containers.
 
     Before the fix, requests had defaults only with limits, and limits only for huge pages.
     """

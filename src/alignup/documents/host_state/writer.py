@@ -163,7 +163,7 @@ def _links(machine: Machine, addresses: Collection[str]) -> list[DeviceLinksDocu
 
 
 def _marker_numbers(nodes: NodeSet | None, ids: list[str]) -> Bits:
-    """Return the numbers of the markers of a NUMA node; none if any of them is no such marker."""
+    """Return the numbers of the markers of a NUMA node; none if another device is among them."""
     members = list(bits.members(nodes or 0))
     numbers = [marker_number(members[0], id_) for id_ in ids] if len(members) == 1 else []
     valid = [number for number in numbers if number is not None]

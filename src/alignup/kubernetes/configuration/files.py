@@ -220,7 +220,7 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
 
 
 def _node_file(parts: Sequence[ParsedDocument], text: bytes, name: str, *, lenient: bool) -> ConfigurationText | None:
-    """Return the configuration in a file of a distribution or a cloud; ``None`` if it is none."""
+    """Return the configuration in a file of a distribution or a cloud; ``None`` for any other file."""
     diagnostics = Diagnostics()
     node_file = distributions.read_node_file(parts, diagnostics)
     if node_file is None:

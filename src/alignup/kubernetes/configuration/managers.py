@@ -102,7 +102,7 @@ class NodeStatus:
 def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes: bool = True) -> Settings:
     """Return the settings of a host; :class:`ConfigurationError` of any stage up to topology_manager.
 
-    ``Host`` or :func:`startup_errors` report the errors of the CPU and memory managers, and those of the topology
+    ``Host`` or :func:`startup_errors` report the errors of the CPU and memory managers, and the errors of the topology
     manager that depend on the machine. Without *limit_nodes* the kubelet's limit on NUMA nodes does not apply.
     """
     reservations = compute_reservations(configuration, machine)

@@ -32,7 +32,7 @@ class ObjectPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rena
 
 
 class NamedItem(ObjectPart, frozen=True):
-    """An element of a list of which only the name matters."""
+    """An element of a list. Only its name matters."""
 
     name: str = ""
 

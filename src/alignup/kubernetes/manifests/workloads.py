@@ -558,7 +558,7 @@ def _unknown_fields(value: object, types: TypePath) -> Iterator[UnknownField]:
 
 
 def _is_built_in(version: str) -> bool:
-    """Return whether Kubernetes itself defines the kinds of an API; those of custom APIs may run pods."""
+    """Return whether Kubernetes itself defines the kinds of an API; an object of a custom API may run pods."""
     group = version.rpartition("/")[0]
     if group in {"", "apps", "autoscaling", "batch", "extensions", "policy"}:
         return True

@@ -81,7 +81,7 @@ async def call(  # noqa: PLR0913 - the parts of a call
     """Call *method* and return its response; raise what *error* builds if the call fails.
 
     *seconds* is the timeout, which includes connecting. Without *wait_for_ready* the call fails at once if no server
-    listens. *max_messages* limits those that are nested in the response.
+    listens. *max_messages* limits the messages that are nested in the response.
     """
     send: Any = connection.unary_unary(method, request_serializer=_serialize)
     with _translated_errors(error):

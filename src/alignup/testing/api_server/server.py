@@ -59,7 +59,7 @@ class ApiServer:
     # Objects
 
     def serve(self, resource: ServedResource) -> None:
-        """Serve one more resource; those of a CustomResourceDefinition that is created are served as well."""
+        """Serve one more resource; the resource of a new CustomResourceDefinition is served as well."""
         self.resources.add(resource)
 
     def put(self, document: Document) -> Document:
@@ -99,7 +99,7 @@ class ApiServer:
     def expire(self, *, watches: bool = False) -> None:
         """Forget the history: a watch or list that continues at an older version fails with 410.
 
-        With *watches*, those that are open fail as well.
+        With *watches*, open watches fail as well.
         """
         self.store.compact()
         self._following_pages.clear()
