@@ -201,11 +201,8 @@ def _set_order(units: UnitSet) -> tuple[bool, EvictionCost, tuple[tuple[str, ...
     common = units[0].nodes
     for unit in units[1:]:
         common &= unit.nodes
-    return len(units) > 2 and not common, *_total_order(units)
-
-
-def _total_order(units: UnitSet) -> tuple[EvictionCost, tuple[tuple[str, ...], ...]]:
-    return EvictionCost.total([unit.cost for unit in units]), tuple([unit.pods for unit in units])
+    cost = EvictionCost.total([unit.cost for unit in units])
+    return len(units) > 2 and not common, cost, tuple([unit.pods for unit in units])
 
 
 def _order(unit: EvictionUnit) -> tuple[EvictionCost, tuple[str, ...]]:

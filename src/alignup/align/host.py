@@ -127,7 +127,10 @@ class Host(Pictured):
             )
         with _errors_of("memory"):
             policy = MemoryPolicy(settings.memory_policy)
-            reserved_sizes = _reserved_by_node(settings, view) if policy is MemoryPolicy.STATIC else {}
+            reserved_sizes: Mapping[int, Mapping[str, int]] = {}
+            if policy is MemoryPolicy.STATIC:
+                reservation = settings.reserved_memory, settings.reservation
+                reserved_sizes = reserved_memory.reserved_by_node(*reservation, nodes=view.nodes)
         memory_settings = MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults)
         self.memory = MemoryProvider(memory_settings, view.nodes, reserved_sizes)
         self.others = tuple(others)
@@ -373,10 +376,6 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; the capacity of disks is always unknown
-
-
-def _reserved_by_node(settings: Settings, view: KubeletView) -> Mapping[int, Mapping[str, int]]:
-    return reserved_memory.reserved_by_node(settings.reserved_memory, settings.reservation, nodes=view.nodes)
 
 
 def _check_topology(settings: Settings, view: KubeletView) -> None:

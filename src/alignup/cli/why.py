@@ -38,7 +38,6 @@ from alignup.cli.options import (
     workload_argument,
     workload_option,
 )
-from alignup.documents import decisions
 from alignup.explain import PodExplanation, page
 from alignup.kubernetes.manifests.workloads import LoadedWorkloads, Workload
 from alignup.picture.decision_text import draw_decision
@@ -412,6 +411,8 @@ def _proposal_lines(explanation: Explanation, ledger: Ledger, say: Callable[[str
 
 
 def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
+    from alignup.documents import decisions  # noqa: PLC0415 - not for text
+
     answers = [
         {
             "workload": {

@@ -203,7 +203,8 @@ def pod_document(pod: ApiPod, *, with_status: bool = False) -> dict[str, Any]:
     document = to_builtins(convert(to_builtins(pod), PodObject))
     metadata, spec, status = (document.setdefault(name, {}) for name in ("metadata", "spec", "status"))
     metadata.pop("labels", None)
-    metadata["annotations"] = _known(pod.metadata.annotations)
+    annotations = pod.metadata.annotations
+    metadata["annotations"] = {name: annotations[name] for name in annotations if name.startswith(_KEPT_ANNOTATIONS)}
     metadata["uid"] = kubelet_uid(pod)
     whole = to_builtins(pod)
     metadata |= {name: whole["metadata"][name] for name in _KEPT_METADATA if name in whole["metadata"]}
@@ -230,10 +231,6 @@ def _kinds_of_volumes(pod: PodWithVolumes) -> Iterator[dict[str, Any]]:
             kind = {"persistentVolumeClaim": {"claimName": ""}}
         if kind:
             yield {"name": f"volume-{number}", **kind}
-
-
-def _known(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
 
 
 def _kubelet_version(parts: Parts) -> str:

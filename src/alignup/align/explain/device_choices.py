@@ -128,11 +128,8 @@ def _compare(entries: _Found, bad: str, *, total: int, is_sample: bool) -> str:
 
 
 def _show(entries: tuple[Nearness, Devices, bool | None]) -> str:
-    return f"{_ids(entries[1])} ({_level(entries[0])})"
-
-
-def _ids(devices: Devices) -> str:
-    return " + ".join(id_ for ids in devices.values() for id_ in ids)
+    nearness, devices, _ = entries
+    return f"{' + '.join(id_ for ids in devices.values() for id_ in ids)} ({_level(nearness)})"
 
 
 def _level(nearness: Nearness) -> str:

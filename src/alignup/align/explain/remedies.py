@@ -457,8 +457,9 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
     units = find_units(what_if.host, what_if.pod, what_if.shortage)
     if not units:
         return
-    propose = partial(_propose_eviction, what_if)
-    search = EvictionSearch(units, propose, what_if.shortage, max_equivalent=MAX_EQUIVALENT)
+    search = EvictionSearch(
+        units, lambda uids: what_if.propose(Eviction(uids)), what_if.shortage, max_equivalent=MAX_EQUIVALENT
+    )
     # If evicting all is not enough, fewer hardly ever are: admission is nearly monotone.
     all_suffice = search.prove(units) is not None
     tries = None if all_suffice else MAX_EQUIVALENT
@@ -474,10 +475,6 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
         yield _with_alternatives(what_if, proposal, search.groups)
     if len(units) > MAX_EVICTED and all_suffice and not (smallest.timed_out or smallest.sufficient):
         what_if.note_unsearched(f"Evictions of more than {MAX_EVICTED} pods were not tried.")
-
-
-def _propose_eviction(what_if: WhatIf, uids: tuple[str, ...]) -> Proposal | None:
-    return what_if.propose(Eviction(uids))
 
 
 def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Iterable[Sequence[EvictionUnit]]) -> Proposal:
