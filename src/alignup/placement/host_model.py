@@ -97,8 +97,8 @@ class HostModels:
 
     def keep(self, used_models: Collection[HostModel]) -> None:
         """Forget the models that no host is of any more; a host may report another machine every second."""
-        remaining = {key: [model for model in models if model in used_models] for key, models in self._models.items()}
-        self._models = {key: models for key, models in remaining.items() if models}
+        by_key = {key: [model for model in models if model in used_models] for key, models in self._models.items()}
+        self._models = {key: models for key, models in by_key.items() if models}
         self._count = sum(map(len, self._models.values()))
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:
@@ -144,10 +144,10 @@ def ledger_after(decision: Decision) -> Ledger | None:
     after = decision.after
     if after is None or after.places is None:
         return after
-    unsettled = dict(after.places.unsettled)
+    unsettled_devices = dict(after.places.unsettled)
     for resource, devices in _random_stages(decision):
-        unsettled[resource] = (*unsettled.get(resource, ()), frozenset(device.id for device in devices))
-    return replace(after, places=after.places._replace(unsettled=unsettled))
+        unsettled_devices[resource] = (*unsettled_devices.get(resource, ()), frozenset(device.id for device in devices))
+    return replace(after, places=after.places._replace(unsettled=unsettled_devices))
 
 
 def _random_stages(decision: Decision) -> Iterator[tuple[str, list[Device]]]:

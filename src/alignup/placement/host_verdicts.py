@@ -611,6 +611,6 @@ def _refusal_of_assumed(record: HostRecord, pod: Pod) -> Refusal | None:
     return next(filter(None, refusals), None)
 
 
-def used_key(used: UsedResources) -> Hashable:
-    """Return *used* as a key."""
-    return (*used[:4], frozenset(used.scalars.items())) if used.scalars else used[:4]
+def used_key(usage: UsedResources) -> Hashable:
+    """Return *usage* as a key."""
+    return (*usage[:4], frozenset(usage.scalars.items())) if usage.scalars else usage[:4]

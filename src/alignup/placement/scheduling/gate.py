@@ -543,15 +543,15 @@ class Gate:
     def _steer(self, release: PodRelease) -> None:
         """Steer a pod with markers before its release, unless claims may still tie it to other NUMA nodes."""
 
-        def write(steered: Steered) -> None:
+        def write(result: Steered) -> None:
             facts, uid = release.facts, release.uid
             if self.releases.get(uid) is not release:
                 self._steering.cancel(uid, *release.nodes)  # it was taken back meanwhile
-            elif steered.problem:
+            elif result.problem:
                 self.release_failed(uid, ReleaseOutcome.CHANGED, "", None)
                 self._refused[uid] = self._turn.now + STEER_SECONDS
             else:
-                self._turn.emit(WriteRelease(facts.pod, facts.version, release.nodes, steered.text))
+                self._turn.emit(WriteRelease(facts.pod, facts.version, release.nodes, result.text))
 
         if release.facts.pod.uses_claims or len(release.nodes) > 1:
             write(Steered())
@@ -562,11 +562,11 @@ class Gate:
         release, now = self.releases.get(uid), self._turn.now
         if release is None:
             return
-        waited = now - release.facts.since
+        wait = now - release.facts.since
         self.releases.written(release, now=now)
         self._node_gone |= not self._exists(release)
         self._failures.pop(uid, None)
-        self._report("pod released", release.facts, node=release.node, waited=waited)
+        self._report("pod released", release.facts, node=release.node, waited=wait)
         self._turn.emit(ForgetEvents(uid))
         self._write_planned()
 
