@@ -115,14 +115,14 @@ class LiveFacts:
 
     def gang(self, key: GroupKey) -> GangFacts:
         members = self._live.pod_groups.members(key)
-        running = [pod for pod in members.bound if not pod.finished]
+        running_pods = [pod for pod in members.bound if not pod.finished]
         return GangFacts(
             members.minimum,
             {pod.metadata.uid: pod.spec.node_name for pod in members.bound},
             [pod.metadata.uid for pod in members.waiting],
             [pod.metadata.uid for pod in members.gated],
-            [pod.metadata.uid for pod in running],
-            [pod.metadata.uid for pod in running if controller_uids(pod)],
+            [pod.metadata.uid for pod in running_pods],
+            [pod.metadata.uid for pod in running_pods if controller_uids(pod)],
             any(PLACEMENT_ANNOTATION in pod.metadata.annotations for pod in members.bound),
             {pod.metadata.uid: pod.spec.scheduler_name for pod in members.waiting},
         )

@@ -185,8 +185,8 @@ class KnownClaims:
                 return ClaimFit(possible=False, reason=f"{claim.title} has devices of another node")
         if not without_devices:
             return ClaimFit(possible=True)
-        if missing := self.objects.missing_classes(without_devices):
-            return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
+        if missing_classes := self.objects.missing_classes(without_devices):
+            return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing_classes)} is not known")
         devices = self.devices_of(node, machine)
         taken_ids = set() if idle else {device.id for device in devices if device.id in self._holders}
         matches = self._matching(pod, node, devices)

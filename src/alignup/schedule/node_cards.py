@@ -177,10 +177,10 @@ def group_unknown(cards: Iterable[NodeCard], *, no_report: str) -> list[UnknownG
     for card in cards:
         if card.unknown:
             groups.setdefault(card.unknown, []).append(card.name)
-    missing = "No observer reports this node. Run alignup observe there: see that its DaemonSet has a ready pod on it."
+    advice = "No observer reports this node. Run alignup observe there: see that its DaemonSet has a ready pod on it."
     other = "See the log of alignup observe on this node; alignup doctor finds most causes."
     remedies = {
-        no_report: missing,
+        no_report: advice,
         DEFECT: "See the log of alignup schedule, and report what it says.",
     }
     return [

@@ -162,9 +162,9 @@ class PodGroups:
         counted_pods = [pod for pod in pods.values() if _counts(pod)]
         bound_pods = tuple([pod for pod in counted_pods if pod.spec.node_name])
         unbound = [pod for pod in counted_pods if not pod.spec.node_name]
-        waiting = tuple([pod for pod in unbound if not pod.spec.scheduling_gates])
-        gated = tuple([pod for pod in unbound if pod.spec.scheduling_gates])
-        return GroupMembers(waiting, gated, bound_pods, self._minimum(key, counted_pods))
+        waiting_pods = tuple([pod for pod in unbound if not pod.spec.scheduling_gates])
+        gated_pods = tuple([pod for pod in unbound if pod.spec.scheduling_gates])
+        return GroupMembers(waiting_pods, gated_pods, bound_pods, self._minimum(key, counted_pods))
 
     def _find(self, uid: str, namespace: str, name: str) -> ApiPod | None:
         pod = self._pods.get(name, namespace=namespace)

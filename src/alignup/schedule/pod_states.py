@@ -103,12 +103,12 @@ def group_pods(
         try:
             owner = None if apart else find_owner(pod)
             creator = (owner.kind, owner.name, owner.uid) if owner else pod.metadata.uid
-            key, aged = (pod_state(pod), pod.status.reason, pod.metadata.namespace, creator), (_age(pod), pod)
-            groups.setdefault(key, []).append(aged)
+            key, aged_pod = (pod_state(pod), pod.status.reason, pod.metadata.namespace, creator), (_age(pod), pod)
+            groups.setdefault(key, []).append(aged_pod)
         except Exception as error:  # noqa: BLE001 - whatever one pod raises, the others are shown
             summaries.append((-1, ("", pod.metadata.name), failed(pod, error)))
     for group in groups.values():
-        age, newest = max(group, key=lambda aged: aged[0])
+        age, newest = max(group, key=lambda aged_pod: aged_pod[0])
         nodes = {pod.spec.node_name for _, pod in group}
         try:
             summary = summarize_pod(newest, len(group), len(nodes))

@@ -98,5 +98,5 @@ class PodTrimmer:
     def _trim_condition(self, condition: Condition, *, with_time: bool) -> Condition:
         """Keep the time of a binding, which orders pods; the others are mostly needed by their names only."""
         time = condition.last_transition_time if with_time or condition.type == "PodScheduled" else None
-        trimmed = Condition(type=condition.type, status=condition.status, last_transition_time=time)
-        return trimmed if time else self._shared(trimmed)
+        trimmed_condition = Condition(type=condition.type, status=condition.status, last_transition_time=time)
+        return trimmed_condition if time else self._shared(trimmed_condition)

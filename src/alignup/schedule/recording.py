@@ -167,10 +167,10 @@ class DecisionRecorder:
         last, written_answer = self._answers.get(key, (self, None))
         if answer is last and isinstance(answer, _IMMUTABLE):
             return
-        copied = _copied(answer, question[0])
-        self._answers[key] = (answer, copied)
-        if last is self or not _same(written_answer, copied):
-            self._new.append((*question, copied, number) if number else (*question, copied))
+        answer_copy = _copied(answer, question[0])
+        self._answers[key] = (answer, answer_copy)
+        if last is self or not _same(written_answer, answer_copy):
+            self._new.append((*question, answer_copy, number) if number else (*question, answer_copy))
 
 
 class RecordedState(SchedulingState):
@@ -182,9 +182,9 @@ class RecordedState(SchedulingState):
 
     def handle(self, event: Event, *, now: float) -> list[Instruction]:
         self._recorder.begin(self)
-        done = super().handle(event, now=now)
-        self._recorder.write(now, event, done)
-        return done
+        instructions = super().handle(event, now=now)
+        self._recorder.write(now, event, instructions)
+        return instructions
 
 
 class _RecordedFacts:

@@ -123,8 +123,8 @@ class SelectorResults:
         """Compute one slice of what is pending; return whether all is done."""
         end = self.clock() + SLICE_SECONDS
         while self._pending:
-            key, (devices, done) = next(iter(self._pending.items()))
-            for index in range(done, len(devices)):
+            key, (devices, done_count) = next(iter(self._pending.items()))
+            for index in range(done_count, len(devices)):
                 try:
                     all(self._result(key[0], selector, devices[index]) for selector in key[1])
                 except SelectorBudgetError:

@@ -140,8 +140,8 @@ class BindVerb:
             pod = replace(self._live.read(latest), uid=pod.uid)
         claims: dict[ObjectName, Claim] = {}
         for name in filter(None, (*(pod_claim.claim for pod_claim in pod.claims), pod.extended_claim)):
-            followed = self._live.claims.objects.claims.get((namespace, name))
-            if current or followed is None or followed.allocated is None:
+            current_claim = self._live.claims.objects.claims.get((namespace, name))
+            if current or current_claim is None or current_claim.allocated is None:
                 api_claim = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))
                 if api_claim is not None:
                     claims[namespace, name] = claim_from(api_claim)
