@@ -315,7 +315,7 @@ class Cluster:
         """Count on an assumed pod on these NUMA nodes; ``None``, and nothing changes, if the host may reject it.
 
         Unless it is *certain* that the kubelet has markers on *nodes* only, the pod may also go where it would without
-        steering. It must be admitted both ways, whatever the time at which markers come and go.
+        steering. It must be admitted both ways, since markers may come and go at any time.
         """
         record = self._records.get(host)
         binding = record.binding(pod.uid) if record else None
@@ -333,7 +333,7 @@ class Cluster:
     def assume_gang(self, bindings: Sequence[GangBinding]) -> tuple[Verdict, ...]:
         """Count on all pods of a gang from now on, if the hosts admit them in this order; else on none of them.
 
-        Return their verdicts, of which the last is not an admission if one of them is not admitted any more. Pods that
+        Return their verdicts. The last one is no admission if a pod is not admitted any more. Pods that
         were assumed or bound before stay as they are.
         """
         beside = frozenset(binding.pod.uid for binding in bindings)
@@ -401,7 +401,7 @@ class Cluster:
 
         A pod may go to the *eligible* hosts; members with the same hosts should get the same collection. *has_room* may
         refuse members that a host would admit. Members that are assumed or observed to be bound stay where they are.
-        Leave out those that a report contains.
+        Leave out pods that a report contains.
         """
         placed_on = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
         return place_gang(

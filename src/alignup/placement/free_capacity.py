@@ -40,7 +40,7 @@ class FreeCapacity:
 
 
 def measure_free_capacity(host: Host, *, earlier: FreeCapacity | None = None) -> FreeCapacity:
-    """Measure *host*; parts that are as they were *earlier* are the same objects, of which a cluster has many."""
+    """Measure *host*; parts that equal those of *earlier* are the same objects, since a cluster has many."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     inventories = _counted(devices)

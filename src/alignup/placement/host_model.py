@@ -129,7 +129,7 @@ def _places(machine: Machine | None) -> Hashable:
 
 
 def unsettled_devices(decision: Decision) -> frozenset[str]:
-    """Return the resources of which the kubelet or a plugin may choose devices on other NUMA nodes than *decision*.
+    """Return the resources whose devices may be chosen on other NUMA nodes than in *decision*.
 
     The kubelet takes any of several equally near devices. It does not matter which if all are on the same nodes, or if
     all are taken.
@@ -151,7 +151,7 @@ def ledger_after(decision: Decision) -> Ledger | None:
 
 
 def _random_stages(decision: Decision) -> Iterator[tuple[str, list[Device]]]:
-    """Yield each resource with equally near devices of which the pod gets some, but not all."""
+    """Yield each resource where the pod gets some of several equally near devices."""
     before, after = decision.before, decision.after
     if before is None or after is None or before is after:
         return

@@ -159,7 +159,7 @@ class HostRecord:
         self._states = None
 
     def restore(self, binding: Binding) -> None:
-        """Count on a pod that was assumed before, whatever its verdict is now."""
+        """Count on a pod that was assumed before, even if its verdict has changed."""
         self._log.append(binding)
         self._states = None
 

@@ -415,7 +415,7 @@ class HostVerdicts:
         self._tables.clear()
 
     def forget_models(self) -> None:
-        """Forget verdicts of kinds of hosts, some of which no longer exist."""
+        """Forget verdicts of kinds of hosts that may no longer exist."""
         self._cache.forget_models()
 
     def shape(self, pod: Pod) -> PodShape:
@@ -475,7 +475,7 @@ class HostVerdicts:
     def of_one(self, pod: Pod, record: HostRecord, beside: AbstractSet[str] = frozenset()) -> Verdict:
         """Return the verdict of one host; a pod that is on it already keeps its placement.
 
-        The pod does not wait until reports contain those *beside* it.
+        The pod does not wait until reports contain the pods *beside* it.
         """
         binding = record.binding(pod.uid)
         if binding or pod.uid in record.ledger.pods:
@@ -538,7 +538,7 @@ class HostVerdicts:
     def tentative(
         self, record: HostRecord, *, by_host: bool, beside: AbstractSet[str] = frozenset(), own_pods: bool = False
     ) -> TentativeHost | None:
-        """Return a host to try pods on, which do not wait for those *beside* them; ``None``: its state is unknown.
+        """Return a host to try pods on. They do not wait for the pods *beside* them; ``None``: its state is unknown.
 
         *by_host*: whether the decision on one of the pods depends on more than the state of the host. With *own_pods*,
         its states have the pods of this very host.
@@ -585,7 +585,7 @@ class HostVerdicts:
         return TentativeHost(states, make_state or _own_state, full, doubtful, possible.unsettled, possible.terminating)
 
     def _host_states(self, record: HostRecord, *, by_host: bool) -> tuple[UsageState, ...]:
-        """Return the states in any of which a host may be; with *by_host*, states that no other host is in."""
+        """Return the possible states of a host; with *by_host*, states that no other host is in."""
         states = self._states.get(record.name)
         if states is None or by_host:
             cache = VerdictCache(max_shapes=1) if by_host else self._cache

@@ -337,7 +337,7 @@ class Planner:
     def _rooms(
         self, room: _Room, pending_pod: PendingPod, count: int, *, exclude: str = "", most: int | None = None
     ) -> Iterator[_Room]:
-        """Yield the ways to make room with *count* moves, some of which may be for pods that have to move.
+        """Yield the ways to make room with *count* moves, including moves of pods that have to make room.
 
         Of each set of pods on one host, *most* ways to find new places are yielded.
         """
@@ -363,7 +363,7 @@ class Planner:
             self._without_new_places.add(_uids(leavers))
 
     def _without(self, room: _Room, host: str, units: UnitSet, after: TentativeHost) -> tuple[_Room, list[RunningPod]]:
-        """Return the hosts without *units*, of which one host is *after* then, and all pods that leave."""
+        """Return the hosts without *units*, with *host* as it is *after* that, and all pods that leave."""
         leavers = [running_pod for unit in units for running_pod in self._members(unit)]
         hosts = {**room.hosts, host: after}
         for running_pod in leavers:
@@ -405,7 +405,7 @@ class Planner:
     # More pods of one shape
 
     def defragment(self, pending_pod: PendingPod) -> Defragmentation:
-        """Return moves that let more pods like *pending_pod* fit. Those with few moves for one more pod come first.
+        """Return moves that let more pods like *pending_pod* fit. Hosts with few moves for one more pod come first.
 
         Sets of one, two and three pods are tried on each host, and a pod moves once. What all hosts hold is counted
         after each move, so a new place never costs as much as the move brings.
@@ -572,7 +572,7 @@ class Planner:
         return EvictionSearch(self._merge_groups(units), prove_without, HostShortage((), {}) if prove else shortage)
 
     def _merge_groups(self, units: Iterable[EvictionUnit]) -> Iterator[EvictionUnit]:
-        """Yield the units, those of one group as one."""
+        """Yield the units; the units of one group become one."""
         by_group: dict[str, list[EvictionUnit]] = {}
         for unit in units:
             group = self._rules.pods[unit.pods[0]].group

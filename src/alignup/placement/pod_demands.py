@@ -81,8 +81,8 @@ def find_refusal(
 ) -> Refusal | None:
     """Return which demand of a pod *host* does not meet although it admits it; ``None``: it meets all.
 
-    *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly. *claims* are
-    those of the pod, as far as they are known; ``None``: demands on their devices are checked elsewhere.
+    *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly. *claims* are the
+    claims of the pod, as far as they are known; ``None``: demands on their devices are checked elsewhere.
     """
     if not has_demands(pod):
         return None

@@ -1,4 +1,4 @@
-"""What is wrong with a pod: on a host of some kind without other pods, and whatever the host."""
+"""What is wrong with a pod: on an empty host of some kind, and on any host."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def find_remedy(host: Host, pod: Pod, should_stop: Callable[[], bool]) -> str:
 
 
 def manifest_findings(pod: Pod, without_pod_level_fix: Pod) -> Iterator[PodFinding]:
-    """Yield what is wrong whatever the host; the second pod is that of an API server up to 1.36."""
+    """Yield what is wrong on any host; the second pod is that of an API server up to 1.36."""
     for name in sorted(pod.annotations):
         if name.startswith(_PREFIX) and name not in _ANNOTATIONS:
             advice = f"use one of {', '.join(_ANNOTATIONS)}"

@@ -1,6 +1,6 @@
 """The shape of a pod: everything about it that a decision depends on.
 
-Pods of one shape are admitted by the same hosts and get the same placements, whatever their names are. Most pods of a
+Pods of one shape are admitted by the same hosts and get the same placements: names do not matter. Most pods of a
 cluster belong to few shapes, since workload controllers create pods from templates.
 """
 

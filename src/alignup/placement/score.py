@@ -70,7 +70,7 @@ class PlacementScore:
 
 
 def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> PlacementScore:
-    """Return the score of an admission; *host* is as it is after it, *before* is what it offered before."""
+    """Return the score of an admission; *host* has the pod already, *before* is its capacity without the pod."""
     placements, ledger = decision.placements, host.ledger
     preferred = all(placement.hint.preferred for placement in placements)
     # The NUMA nodes of everything that the containers have.

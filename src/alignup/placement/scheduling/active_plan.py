@@ -679,11 +679,11 @@ class ActivePlan:
     # Bookkeeping
 
     def _isolated(self, action: str) -> IsolatedStep:
-        """Let the plan end, and nothing else, whatever the block raises."""
+        """Let any error in the block end the plan, and nothing else."""
         return IsolatedStep(self.fail_unexpectedly, action)
 
     def fail_unexpectedly(self, action: str, error: Exception) -> None:
-        """End the plan because of a defect, of which ending it may be a part."""
+        """End the plan because of a defect. Ending it may raise the same error."""
         plan = self._plan
         self._turn.failed("plan", f"{self.name}: {action}", error)
         try:

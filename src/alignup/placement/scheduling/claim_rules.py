@@ -78,7 +78,7 @@ def choose_steering(
 
 
 def alignment(explanation: Explained) -> ClaimAlignment:
-    """Return whether everything is beside the devices of all claims, whatever placement the pod gets."""
+    """Return whether everything is beside the devices of all claims, with every placement that the pod may get."""
     if explanation and not any(explanation):
         return ClaimAlignment.ALIGNED  # device plugins of the node serve everything
     verdicts = {claim.aligned for claims in explanation for claim in claims}
@@ -196,7 +196,7 @@ class GatedClaims:
     def choose(self, pod: Pod, candidates: Iterable[str], drop: Callable[[str], object]) -> tuple[str, ...]:
         """Return the nodes of *candidates*, the best first, that the pod can be released to.
 
-        *drop* is called with those that have no devices for it until they change.
+        *drop* is called with the nodes that have no devices for it until they change.
         """
         chosen_nodes: list[tuple[bool, int, str]] = []
         limit, busy = SURE, self._busy(pod)

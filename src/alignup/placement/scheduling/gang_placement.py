@@ -123,7 +123,7 @@ class GangPlacement:
         return GangChoice(tuple(chosen_bindings), in_turn=bool(mixed_hosts) and not at_once)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
-        """Return whether a node admits pods in whatever order they are bound."""
+        """Return whether a node admits pods in any order of their bindings."""
         tried_shapes = set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)

@@ -362,8 +362,9 @@ class Gate:
     def _has_share(self, namespace: str) -> bool:
         """Return whether a namespace has a slot left.
 
-        While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and
-        of those that are not bound, for which every node is a slot. While the scheduler does not answer, it gets one.
+        While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and a
+        share of the released pods that are not bound yet: every node is a slot for one. While the scheduler does not
+        answer, it gets one.
         """
         options = self.options
         unbound = self.releases.by_namespace[namespace]

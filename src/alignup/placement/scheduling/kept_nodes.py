@@ -306,7 +306,7 @@ class KeptNodes:
         return self._give_back([holder], "the pod was not placed although there was room")
 
     def _give_back_changed(self, holder: NodeHolder, now: float) -> list[Instruction]:
-        """Give back nodes of a gang of which other pods wait now, and nodes whose state is not known any more.
+        """Give back nodes of a gang if other pods of it wait now, and nodes whose state is not known any more.
 
         A gang that has kept fewer nodes than it needs gets others when it delays nobody.
         """

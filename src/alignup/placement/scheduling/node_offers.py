@@ -122,7 +122,7 @@ class NodeOffers:
     ) -> AnswerNodes:
         """Offer all nodes to a pod that no kubelet aligns, except nodes in *kept_reasons* and full nodes.
 
-        Full nodes are full with pods on their way, of which the scheduler of the pod does not know.
+        Full nodes are full with pods on their way that the scheduler of the pod does not see.
         """
         pod = facts.pod
         full = [node for node in self._assumptions.hosts if not self._assumptions.has_room(node, pod)]

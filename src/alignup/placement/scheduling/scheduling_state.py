@@ -205,7 +205,7 @@ class SchedulingState:
         return done
 
     def _run(self, event: Event) -> None:
-        """Let the parts of the state handle an event; whatever one part raises, all other parts handle the event."""
+        """Let the parts of the state handle an event; after an error in one part, all other parts handle the event."""
         handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
         if handler is None:
             return

@@ -1,7 +1,7 @@
 """The present state as events, from which another scheduling state continues as this one does.
 
 A host is its last report. Everything else that the state has remembered, of hosts, assumed pods, kept nodes, gangs, and
-the gate, is one :class:`StateRestored`: the attributes of each part of the state that differ from those of a new one.
+the gate, is one :class:`StateRestored`: the attributes of each part of the state that differ from a new state.
 So the snapshot of a new state is empty. Not contained are verdicts and models of hosts, which are computed again. A
 snapshot with functions cannot be written; it is taken when the steps are over that wait for them.
 """
