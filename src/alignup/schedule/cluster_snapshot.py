@@ -82,7 +82,7 @@ async def read_cluster(
 ) -> ClusterView:
     """List everything; ``NotFoundError`` if the cluster has no HostState resource.
 
-    With *kubelet_version*, kubelets decide as those of that release. *plugin_rules*: how device plugins choose.
+    With *kubelet_version*, kubelets decide as kubelets of that release do. *plugin_rules*: how device plugins choose.
     """
     nodes = await client.list(NODES)
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.

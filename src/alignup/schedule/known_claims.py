@@ -58,7 +58,7 @@ def object_label(kind: str, name: ObjectName) -> str:
 
 
 class ClaimChange(NamedTuple):
-    """What changed, for those who wait for it."""
+    """A change of claims, for pods that wait for it."""
 
     nodes: Collection[str] | None = ()  #: whose devices may be free now; ``None``: all
     object: ObjectName | None = None  #: a claim or template

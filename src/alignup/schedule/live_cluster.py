@@ -526,7 +526,7 @@ class LiveCluster:
         self._touch(name)
 
     def _read_host(self, state: HostStateObject) -> None:
-        """Read a HostState; whatever is wrong with it, only the state of its own node becomes unknown."""
+        """Read a HostState; after any error, only the state of its own node becomes unknown."""
         name, label = state.metadata.name, f"{HOST_STATES.kind} {state.metadata.name}"
         with self.host_states.isolated(("", name)):
             try:

@@ -1,8 +1,8 @@
 """NodeResourceTopology: nodes without HostState about which another exporter publishes less, and never too much.
 
 An object has totals of each NUMA node, no ids of CPUs and devices, and no options of the CPU and memory managers. So a
-pod is taken as admitted only if it certainly is: all managers are assumed to be static, and whatever is not known to be
-on another NUMA node is subtracted from every one of them.
+pod is taken as admitted only if it certainly is: all managers are assumed to be static, and a request is subtracted
+from every NUMA node where it may be.
 
 An object does not tell which pods it counts. Its fingerprint does, if there is one: when it is that of the pods bound
 to the node, everything is in it. Until then, or without a fingerprint until the second object after a pod runs, the pod

@@ -1,4 +1,4 @@
-"""The nodes that schedulers consider for a pod, and those they prefer, whatever the kubelets there would decide.
+"""The nodes that schedulers consider for a pod, and the nodes they prefer, without the decisions of kubelets.
 
 Covered exactly: unschedulable nodes, taints, node selectors, and required node affinity. What depends on other pods
 (inter-pod affinity, topology spread) or on volumes is not covered.

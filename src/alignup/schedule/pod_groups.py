@@ -155,7 +155,7 @@ class PodGroups:
         return tuple(self._members)
 
     def members(self, key: GroupKey, *more: ApiPod) -> GroupMembers:
-        """Return the pods of a group, and those of *more* that the watch has not shown yet."""
+        """Return the pods of a group, and the pods of *more* that the watch has not shown yet."""
         members = self._members.get(key, {})
         pods = {uid: pod for uid, (namespace, name) in members.items() if (pod := self._find(uid, namespace, name))}
         pods = {pod.metadata.uid: pod for pod in more if pod.metadata.uid not in pods} | pods

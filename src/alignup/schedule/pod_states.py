@@ -95,7 +95,7 @@ def group_pods(
     """Group pods by state, reason and owner, the newest group of each state first; *apart*: each for itself.
 
     A Deployment whose pods are rejected makes hundreds of failed pods a minute. The newest pod stands for its group.
-    Those whose summaries fail come first.
+    Groups whose summaries fail come first.
     """
     groups: dict[object, list[tuple[tuple[str, str], ApiPod]]] = {}
     summaries: list[tuple[int, tuple[str, str], PodSummary]] = []

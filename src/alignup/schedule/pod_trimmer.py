@@ -41,7 +41,7 @@ _Part = TypeVar("_Part")
 class PodTrimmer:
     """Trims bound pods to the parts that count: what they request, which nodes they may use, how they end, labels.
 
-    Pods of one workload are alike, so their equal parts are stored once, apart from those with times. Pods that are not
+    Pods of one workload are alike, so their equal parts are stored once, apart from parts with times. Pods that are not
     bound stay whole.
     """
 

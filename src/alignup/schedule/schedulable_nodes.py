@@ -125,7 +125,7 @@ class NodeCapacity:
         return is_resized
 
     def insufficient(self, name: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> tuple[str, ...]:
-        """Return the resources of which a node, or an *empty* node like it, has too little for *pod* beside others."""
+        """Return the resources that a node, or an *empty* node like it, lacks for *pod* beside others."""
         node = self._nodes.get(name)
         if node is None:
             return (fit.PODS,)

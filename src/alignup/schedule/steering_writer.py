@@ -50,7 +50,7 @@ class PodSteeringMetrics:
 
 
 class SteeringWriter:
-    """The instructions of one cluster service, those to one observer in their order.
+    """The instructions of one cluster service. Each observer gets its instructions in order.
 
     Observers create the objects of their nodes; the service has no right to that.
     Observers wait *hold* seconds for a pod. What depends on their speed may take longer in proportion to that.

@@ -129,7 +129,7 @@ class BindVerb:
             self._live.schedule(ClaimsRead(request, pod, claims))
 
     async def _current_claims(self, api_pod: ApiPod, pod: Pod, *, current: bool) -> tuple[Pod, dict[ObjectName, Claim]]:
-        """Return *pod* with the claims that the scheduler made, and those claims that are not followed far enough.
+        """Return *pod* with the claims that the scheduler made, and the claims whose latest state is not known yet.
 
         With *current*, all are read: one that is followed may have other devices meanwhile.
         """
