@@ -592,13 +592,12 @@ class LiveCluster:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
-        old_objects = (change.old, pod) if is_deleted or pod.spec.node_name else (change.old,)
-        for version in filter(None, old_objects):  # no scheduler asks about it any more
+        is_bound = bool(pod.spec.node_name)
+        for version in filter(None, (change.old, pod if is_deleted or is_bound else None)):  # no scheduler asks again
             self._decoded.pop((pod.metadata.uid, version.metadata.resource_version), None)
         key = group_of(pod)
-        if key or not pod.spec.node_name:
+        if key or not is_bound:
             self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
-        is_bound = bool(pod.spec.node_name)
         leaves = is_deleted or pod.finished or pod.metadata.deletion_timestamp is not None
         run_all(
             lambda: None if is_bound else self._follow_unbound(pod, gone=leaves),
@@ -606,7 +605,7 @@ class LiveCluster:
             lambda: self._follow_bound(pod, change.old, deleted=is_deleted) if is_bound else None,
             lambda: self.schedule(events.GroupChanged(key)) if key else None,
         )
-        if is_deleted or (pod.spec.node_name and not key):
+        if is_deleted or (is_bound and not key):
             self._names.pop(pod.metadata.uid, None)
         if is_deleted:
             self._uids.pop(pod.metadata.uid, None)

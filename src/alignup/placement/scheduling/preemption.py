@@ -151,7 +151,7 @@ class Preemption:
     def _choose(
         self, pod: Pod, node: str, proposed_uids: tuple[str, ...], budgets: Sequence[DisruptionBudget]
     ) -> tuple[str, ...] | None:
-        """Return the proposed pods, and more if these are not enough; ``None`` if the node does not admit *pod* then."""
+        """Return the proposed pods, and more if necessary; ``None`` if the node does not admit *pod* then."""
         record = self._cluster.record(node)
         if not needs_alignment(pod) or (record is None and self.allow_unknown and not needs_exact_host(pod)):
             return proposed_uids or None
