@@ -410,22 +410,22 @@ class Planner:
         Sets of one, two and three pods are tried on each host, and a pod moves once. What all hosts hold is counted
         after each move, so a new place never costs as much as the move brings.
         """
-        room, gained, complete = _Room({}), 0, True
+        room, gained_pods, complete = _Room({}), 0, True
         gains: list[tuple[int, int]] = []
         names = self._promising({}, pending_pod)
         capacity = sum(self._capacity(host, pending_pod.pod) for name in names if (host := self._host({}, name)))
         size = 1
         try:
             while size <= MAX_SET and len(room.evicted) + size <= self._rules.max_moves:
-                gained_before = gained
+                gained_before = gained_pods
                 for name in names:
                     better, gain = self._improve(room, pending_pod, name, size)
                     if better is not None and len(better.evicted) <= self._rules.max_moves:
-                        room, gained = better, gained + gain
-                        gains.append((len(room.evicted), gained))
+                        room, gained_pods = better, gained_pods + gain
+                        gains.append((len(room.evicted), gained_pods))
                     if len(room.evicted) + size > self._rules.max_moves:
                         break
-                size += gained == gained_before
+                size += gained_pods == gained_before
         except SearchTimeoutError:
             complete = False
         steps = self.verify(room.steps)

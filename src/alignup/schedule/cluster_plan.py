@@ -241,10 +241,10 @@ def plan_for_pods(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> MovePlan:
     """Return the fewest moves after which the nodes admit all *pods* together."""
-    pending = pending_pods(view, pods)
+    candidates = pending_pods(view, pods)
     priority = min(pod.priority or 0 for pod, _ in pods)
     pods_by_uid = {running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=priority)}
-    return view.cluster.plan(pending, MoveRules(pods=pods_by_uid, budgets=facts.budgets, should_stop=should_stop))
+    return view.cluster.plan(candidates, MoveRules(pods=pods_by_uid, budgets=facts.budgets, should_stop=should_stop))
 
 
 def defragment_for(  # noqa: PLR0913 - one question

@@ -84,12 +84,12 @@ class KnownClaims:
     def __init__(
         self,
         find_node: Callable[[str], ApiNode | None],
-        changed: Callable[[ClaimChange], object] = lambda _change: None,
+        on_change: Callable[[ClaimChange], object] = lambda _change: None,
         *,
         pended: Callable[[], object] | None = None,
     ) -> None:
         self._find_node = find_node
-        self._changed = changed
+        self._changed = on_change
         self.selectors = SelectorResults(self._report_budget, pended=pended)
         self._classes_by_name: dict[str, DeviceClass] = {}
         self._claims_by_name: dict[ObjectName, Claim] = {}

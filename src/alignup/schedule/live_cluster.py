@@ -117,13 +117,13 @@ class LiveCluster:
                 self.options.record,
                 self.cluster_facts,
                 max_unconfirmed=self.options.max_unconfirmed,
-                failed=self.metrics.recording_failures.inc,
+                on_failure=self.metrics.recording_failures.inc,
             )
             self.scheduling = RecordedState(self.cluster, self._recorder)
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes, self.failed_decisions.note)
-        isolated = partial(self.guard.guarded, ServiceStep.FOLLOW)
-        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none, isolated)
+        isolate = partial(self.guard.guarded, ServiceStep.FOLLOW)
+        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none, isolate)
         self.host_states = Informer(client, HOST_STATES, trim=HostStateObject.without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)

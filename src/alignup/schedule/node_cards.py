@@ -41,8 +41,8 @@ class NodeCard:
         cpus = self.totals.get(CPU, ResourceBar(CPU))
         self.free = cpus.free + cpus.stranded
         self.stranded = sum(bar.stranded for bar in self.totals.values())
-        stranded = {name: bar.stranded for name, bar in self.totals.items() if bar.stranded}
-        self.stranded_devices = {name: count for name, count in stranded.items() if name not in {CPU, MEMORY}}
+        stranded_totals = {name: bar.stranded for name, bar in self.totals.items() if bar.stranded}
+        self.stranded_devices = {name: count for name, count in stranded_totals.items() if name not in {CPU, MEMORY}}
 
     def row(self, resources: dict[str, int], labels: dict[str, int]) -> list[Any]:
         """Return the card for the script; *resources* and *labels* number what is new, too.

@@ -275,9 +275,9 @@ class ClusterPages:
         yield Tile("Rejected by kubelets", f"{rejected:,}", note, _tone(rejected), line, "pods")
         line = _line(trends.series(WAITING, now), "Waiting pods")
         yield Tile("Waiting pods", f"{waiting:,}", "not bound to a node", "wait" if waiting else "", line)
-        stranded, name = self._count_stranded(), "Stranded GPUs" if self._has_gpus else "Stranded devices"
+        stranded_count, name = self._count_stranded(), "Stranded GPUs" if self._has_gpus else "Stranded devices"
         line = _line(trends.series(STRANDED, now), name)
-        yield Tile(name, f"{stranded:,}", "free, without CPUs or memory", "wait" if stranded else "", line)
+        yield Tile(name, f"{stranded_count:,}", "free, without CPUs or memory", "wait" if stranded_count else "", line)
         share = f"{100 * right / prediction_count:.1f} %" if prediction_count else "none"
         line = _line(trends.series(RIGHT, now), "Share of right predictions")
         note = f"{right} of {prediction_count} in the last day" if prediction_count else "no pod was predicted yet"
@@ -545,8 +545,8 @@ class ClusterPages:
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         view, answers = self._view(), []
-        asking = ask_nodes_again(view, api_pod, pod) if api_pod else iterate_answers(view, pod, spec)
-        for number, answer in enumerate(asking, start=1):
+        answer_stream = ask_nodes_again(view, api_pod, pod) if api_pod else iterate_answers(view, pod, spec)
+        for number, answer in enumerate(answer_stream, start=1):
             answers.append(answer)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -125,9 +125,9 @@ class PodStates:
     *changed* is called after every change of such a pod. Only names are stored here; the informer has the pods.
     """
 
-    def __init__(self, pods: Informer[ApiPod], changed: Callable[[], object]) -> None:
+    def __init__(self, pods: Informer[ApiPod], on_change: Callable[[], object]) -> None:
         self._pods = pods
-        self._changed = changed
+        self._changed = on_change
         self._states: dict[ObjectKey, PodState] = {}
         self._counts: Counter[PodState] = Counter()
         pods.subscribe(self._pod_changed)

@@ -53,11 +53,11 @@ class DecisionRecorder:
         facts: ClusterFacts,
         *,
         max_unconfirmed: int | None = 1,
-        failed: Callable[[], object] = lambda: None,
+        on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self._directory = directory
         self._header = {"alignup": __version__, "maxUnconfirmed": max_unconfirmed}
-        self._failed = failed
+        self._failed = on_failure
         self._file: BinaryIO | None = None
         self._left = 0  #: bytes that the file may still get
         self._tries = 0  #: to begin the next file that failed
@@ -190,9 +190,9 @@ class RecordedState(SchedulingState):
 class _RecordedFacts:
     """Facts whose answers are noted."""
 
-    def __init__(self, facts: ClusterFacts, answered: Callable[[tuple[Any, ...], object], None]) -> None:
+    def __init__(self, facts: ClusterFacts, on_answer: Callable[[tuple[Any, ...], object], None]) -> None:
         self._facts = facts
-        self._answered = answered
+        self._answered = on_answer
         for name, method in vars(ClusterFacts).items():
             if callable(method) and not name.startswith("_"):
                 setattr(self, name, self._asking(name))

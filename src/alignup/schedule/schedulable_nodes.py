@@ -31,9 +31,9 @@ class NodeFilter:
     A node whose selection raises an error is not considered, and *failed* is called with its name.
     """
 
-    def __init__(self, nodes: Informer[ApiNode], failed: Callable[[str, Exception], object]) -> None:
+    def __init__(self, nodes: Informer[ApiNode], on_failure: Callable[[str, Exception], object]) -> None:
         self._nodes = nodes
-        self._failed = failed
+        self._failed = on_failure
         self._selections: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
 
     def allowed(self, spec: ApiPodSpec, key: Hashable = None) -> set[str]:
@@ -86,12 +86,12 @@ class NodeCapacity:
         nodes: Informer[ApiNode],
         pods: Callable[[str], Mapping[str, ApiPod]],
         read: Callable[[ApiPod], Pod | None],
-        isolated: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        isolate: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._nodes = nodes
         self._pods = pods
         self._read = read
-        self._isolated = isolated
+        self._isolated = isolate
         self._used: dict[str, UsedResources] = {}
         #: node → what its bound pods use, other pods, and what they use together
         self._used_beside: dict[str, tuple[UsedResources, Sequence[Pod], UsedResources]] = {}

@@ -67,14 +67,14 @@ class ActivePlan:
         schedulers: KnownSchedulers,
         turn: Turn,
         waiting: Callable[[], Collection[str]],
-        changed: Callable[[Collection[str]], object],
+        on_change: Callable[[Collection[str]], object],
     ) -> None:
         self._cluster = cluster
         self._facts = facts
         self._schedulers = schedulers
         self._turn = turn
         self._waiting = waiting  #: returns the uids of pods without nodes
-        self._changed = changed
+        self._changed = on_change
         self._plan: RunningPlan | None = None
         self._dirty = False  #: whether something has happened that the next step may wait for
         self._room = PlanRoom(cluster)

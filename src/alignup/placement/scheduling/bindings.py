@@ -82,7 +82,7 @@ class Bindings:
         gangs: TentativeGangs,
         steering: PodSteering,
         claims: ClaimBindings,
-        ended: Callable[[str, str], object],
+        on_end: Callable[[str, str], object],
         refusal: Callable[[PodFacts, str], str],
     ) -> None:
         self._cluster = parts.cluster
@@ -92,7 +92,7 @@ class Bindings:
         self._gangs = gangs
         self._steering = steering
         self._claims = claims
-        self._ended = ended
+        self._ended = on_end
         self._refusal = refusal
         self.allow_unknown = False
         self.leading = True

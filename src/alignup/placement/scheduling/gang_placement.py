@@ -32,14 +32,14 @@ class GangChoice(NamedTuple):
 
 class GangPlacement:
     def __init__(
-        self, parts: CommonParts, kept_nodes: KeptNodes, *, claims: GatedClaims, avoided: AvoidedNodes
+        self, parts: CommonParts, kept_nodes: KeptNodes, *, claims: GatedClaims, avoided_nodes: AvoidedNodes
     ) -> None:
         self._cluster = parts.cluster
         self._facts = parts.facts
         self._assumptions = parts.assumptions
         self._kept_nodes = kept_nodes
         self._claims = claims
-        self._avoided = avoided
+        self._avoided = avoided_nodes
 
     def choose(self, gang: WaitingGang, *, placed_count: int, now: float) -> GangChoice:
         """Choose the nodes of a gang with *placed_count* placed pods, and assume the other pods there, or none."""

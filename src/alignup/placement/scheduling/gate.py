@@ -108,7 +108,7 @@ class Gate:
         self.claims = GatedClaims(facts)
         self._explanations = BlockedExplanations(parts, kept_nodes, queue=self.queue, claims=self.claims)
         self._avoided = AvoidedNodes(options.avoid)
-        self._gang_placement = GangPlacement(parts, kept_nodes, claims=self.claims, avoided=self._avoided)
+        self._gang_placement = GangPlacement(parts, kept_nodes, claims=self.claims, avoided_nodes=self._avoided)
         self._pods: dict[str, PodFacts] = {}  #: all pods that wait here or are released, as they are now, by uid
         self.other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._refused: dict[str, float] = {}  #: uid → when to try again to release it

@@ -262,15 +262,15 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
                     del self._blocked[pod_class.namespace]
 
     def next_head(
-        self, may_try: Callable[[str], bool], isolated: Callable[[str], AbstractContextManager[object]]
+        self, may_try: Callable[[str], bool], isolate: Callable[[str], AbstractContextManager[object]]
     ) -> tuple[PodClass, PodFacts] | None:
         """Return the next class to try with its first pod; *may_try* says whether pods of a namespace may be tried.
 
-        The caller blocks the class, or unblocks it and removes the pod. What fails about one namespace is *isolated*.
+        The caller blocks the class, or unblocks it and removes the pod. *isolate* contains failures of one namespace.
         """
         firsts: dict[_List, Entry] = {}
         for namespace in {*self._new, *self._blocked}:
-            with isolated(namespace):
+            with isolate(namespace):
                 if may_try(namespace):
                     firsts |= self._first_entries(namespace)
         if not firsts:

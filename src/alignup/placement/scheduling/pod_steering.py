@@ -149,18 +149,18 @@ class PodSteering:
         self.wait_seconds = WAIT_SECONDS * share
 
     def begin(
-        self, facts: PodFacts, node: str, done: Callable[[Steered], object], beside: ClaimsBeside | None = None
+        self, facts: PodFacts, node: str, on_end: Callable[[Steered], object], beside: ClaimsBeside | None = None
     ) -> None:
-        """Steer a pod that is assumed on *node*, if it requests markers; *done* is called at once, or later."""
+        """Steer a pod that is assumed on *node*, if it requests markers; *on_end* is called at once, or later."""
         if not count_markers(facts.pod):
-            done(Steered())
+            on_end(Steered())
             return
         if not self._facts.steering_known:
             self._deviations.expect(facts, 0, DeviationCause.NO_INSTRUCTIONS)
-            done(Steered())
+            on_end(Steered())
             return
         attempts = self._attempts.setdefault(node, deque())
-        attempts.append(_Attempt(facts, node, done, beside, self._turn.now))
+        attempts.append(_Attempt(facts, node, on_end, beside, self._turn.now))
         if len(attempts) == 1:
             self._go_on(attempts[0], self._start)
 

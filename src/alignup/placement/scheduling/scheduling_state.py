@@ -99,7 +99,7 @@ class SchedulingState:
             gangs=self.gangs,
             steering=self.steering,
             claims=self._claim_bindings,
-            ended=self._binding_ended,
+            on_end=self._binding_ended,
             refusal=self._refuse_binding,
         )
         hosts = FollowedHosts(parts, changed=self._hosts_reported, confirmed=self.steering.confirmed)
@@ -122,7 +122,7 @@ class SchedulingState:
             schedulers=self.schedulers,
             turn=self._turn,
             waiting=lambda: self._orders,
-            changed=self._plan_changed,
+            on_change=self._plan_changed,
         )
 
     def _event_handlers(self, hosts: FollowedHosts) -> dict[type[Event], Callable[[Any], object]]:
