@@ -32,12 +32,12 @@ def run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOpt
     if options.devices or options.config is not None:
         machine, settings = _apply_options(machine, options)
     overrides = PolicyOverrides(options.policy, options.scope, parse_policy_options(options.policy_options), settings)
-    idle = local_allocator.build_host(machine, overrides, permitted=permitted_cpus)
+    idle = local_allocator.build_host(machine, overrides, permitted_cpus=permitted_cpus)
     claims = RunClaims.of_environment(os.environ, notify)
     allocator = local_allocator.LocalAllocator(
         run_directory(),
         idle,
-        permitted=permitted_cpus,
+        permitted_cpus=permitted_cpus,
         explain=_explain_rejection,
         claims=claims if options.machine is None else None,
         ignore_claims=options.ignore_claims,

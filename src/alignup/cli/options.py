@@ -298,9 +298,9 @@ preview_option: Decorator = click.option(
 )
 
 
-def search_option(rejected: str) -> Decorator:
-    """Add ``--search``, for changes that would admit what is *rejected*."""
-    help_text = f"Search up to SECONDS for changes that would admit {rejected} (default: 2)."
+def search_option(subject: str) -> Decorator:
+    """Add ``--search``, for changes that would admit *subject*."""
+    help_text = f"Search up to SECONDS for changes that would admit {subject} (default: 2)."
     return click.option("--search", type=NumberRange(0, 3600), default=2.0, metavar="SECONDS", help=help_text)
 
 

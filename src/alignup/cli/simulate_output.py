@@ -409,8 +409,8 @@ def _reason_lines(groups: Sequence[FoldedVariants]) -> Iterator[Line]:
 
 
 def _numbers(ranked_variant: RankedVariant) -> list[str]:
-    score, stranded = ranked_variant.score, ranked_variant.score.stranded
-    numbers = (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
+    score, stranded_amounts = ranked_variant.score, ranked_variant.score.stranded
+    numbers = (score.admitted, score.rejected, score.pods.on_one, stranded_amounts.cpus, stranded_amounts.all_devices)
     return list(map(str, numbers))
 
 

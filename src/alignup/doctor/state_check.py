@@ -198,23 +198,23 @@ class _CheckedFile:
             message = "" if entry.blocks_start else message
 
     def to_check(self) -> StateCheck:
-        repair, salvaged, name = self.repair, self.salvaged, self.format.file_name
+        repair, salvaged_file, name = self.repair, self.salvaged, self.format.file_name
         findings = list(self.problems())
         if self.kubelet_error and not any(finding.kubelet_message for finding in findings):
             summary = "the kubelet does not start on this file"
             findings.insert(0, self.unusable(summary, kubelet_message=self.kubelet_error))
-        if salvaged.copy_problem:
-            summary = f"{salvaged.copy_problem}; this kubelet ignores the copy, an older one would read it"
+        if salvaged_file.copy_problem:
+            summary = f"{salvaged_file.copy_problem}; this kubelet ignores the copy, an older one would read it"
             findings.append(
                 warning(Area.STATE, summary, OUTDATED_STATE_FILE, advice="a repair rewrites it", where=name)
             )
         newest = self.format.number
-        if not self.kubelet_error and 0 < salvaged.version < newest:
+        if not self.kubelet_error and 0 < salvaged_file.version < newest:
             summary = (
-                f"version {salvaged.version}, from an older kubelet: it is read, and rewritten as version {newest}"
+                f"version {salvaged_file.version}, from an older kubelet: it is read, and rewritten as version {newest}"
             )
             findings.append(note(Area.STATE, summary, OUTDATED_STATE_FILE, where=name))
-        unknown_uids = sorted((salvaged.contents["entries"] or {}).keys() - self.pods.keys())
+        unknown_uids = sorted((salvaged_file.contents["entries"] or {}).keys() - self.pods.keys())
         if self.pods and unknown_uids:
             summary = (
                 f"held by {', '.join(unknown_uids)}, not among the given pods: the kubelet releases it once it runs"
@@ -222,7 +222,7 @@ class _CheckedFile:
             findings.append(note(Area.STATE, summary, HELD_BY_UNKNOWN_POD, where=name))
         if not self.kubelet_error and not repair:
             contents = f"{self.resource} held by {pluralize(len(self.holders), 'pod')}"
-            findings.append(ok(Area.STATE, f"policy {salvaged.contents['policyName']}, {contents}", where=name))
+            findings.append(ok(Area.STATE, f"policy {salvaged_file.contents['policyName']}, {contents}", where=name))
         return StateCheck(tuple(findings), (repair,) if repair else ())
 
 
@@ -340,11 +340,11 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
     """Check the device manager's file; a kubelet that cannot read it starts without it."""
     findings: list[Finding] = []
     actions: list[str] = []
-    salvaged = False
+    salvaged_file = False
     try:
         state = state_files.parse_device_state(text, path=path)
     except StateError:
-        salvaged = True
+        salvaged_file = True
         state, unread = salvage_devices(text)
         damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
         summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
@@ -354,7 +354,7 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         actions += [f"dropped: {unread} unreadable entries"] if unread else []
     state, dropped_entries = repair_devices(state, pods=pods)
     if uids := sorted({entry.uid for entry in state.entries}):
-        actions.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in uids)}")
+        actions.insert(salvaged_file, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in uids)}")
     for entry in dropped_entries:
         summary = f"{entry.holder(pods)} holds {entry.held}: {entry.reason}"
         findings.append(

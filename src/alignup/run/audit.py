@@ -107,7 +107,7 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
 def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None) -> Iterator[Drift]:
     for record in records:
         if agent is None or agent.address != record.agent:
-            yield from _compare_cpus(record, None, source=f"the agent at {record.agent}", missing="no answer")
+            yield from _compare_cpus(record, None, source=f"the agent at {record.agent}", absence="no answer")
             continue
         pod = agent.pod(record.uid)
         placements = pod["placements"] if pod else ()
@@ -116,9 +116,9 @@ def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None)
             yield from _compare_cpus(record, cpus, source="the agent")
 
 
-def _compare_cpus(record: RunRecord, cpus: str | None, *, source: str, missing: str = "no such run") -> Iterator[Drift]:
+def _compare_cpus(record: RunRecord, cpus: str | None, *, source: str, absence: str = "no such run") -> Iterator[Drift]:
     if cpus is None or bits.parse(cpus) != record.cpus:
-        intended_cpus, actual = f"CPUs {bits.show(record.cpus)}", missing if cpus is None else f"CPUs {cpus}"
+        intended_cpus, actual = f"CPUs {bits.show(record.cpus)}", absence if cpus is None else f"CPUs {cpus}"
         yield Drift(record.uid, record.name, DriftKind.DECISION, source, intended_cpus, actual)
 
 

@@ -72,9 +72,9 @@ def restrict_memory(machine: Machine, cpuset: Cpuset | None) -> Machine:
     return replace(machine, nodes=nodes, report=report, devices=()).with_reported(machine.devices)
 
 
-def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
+def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted_cpus: CpuSet | None = None) -> Host:
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
-    settings = overrides.settings or _default_settings(machine, permitted)
+    settings = overrides.settings or _default_settings(machine, permitted_cpus)
     return Host(machine, replace(overrides.apply(settings), near_devices=True))
 
 
@@ -102,7 +102,7 @@ class LocalAllocator:
         directory: Path,
         idle: Host,
         *,
-        permitted: CpuSet,
+        permitted_cpus: CpuSet,
         explain: Callable[[Host, Pod], None],
         claims: RunClaims | None = None,
         ignore_claims: bool = False,
@@ -115,7 +115,7 @@ class LocalAllocator:
         self._directory = directory
         self._store: StateStore | None = None  #: its constructor creates the directory
         self._idle = idle
-        self._permitted = permitted
+        self._permitted = permitted_cpus
         self._explain = explain
         self.host = Host(idle.machine, idle.settings)
         self.changed = False  #: since the last load or save
@@ -240,9 +240,9 @@ def _free_devices(ledger: DeviceLedger, claimed_ids: Mapping[str, Collection[str
     return {resource: ids for resource, ids in free.items() if ids}
 
 
-def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
+def _default_settings(machine: Machine, permitted_cpus: CpuSet | None) -> Settings:
     view = machine.kubelet_view()
-    usable_cpus = view.all_cpus if permitted is None else view.all_cpus & permitted
+    usable_cpus = view.all_cpus if permitted_cpus is None else view.all_cpus & permitted_cpus
     # All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted.
     cpus = 0 if usable_cpus in {view.all_cpus, 0} else view.all_cpus & ~usable_cpus | usable_cpus & -usable_cpus
     amount = Quantity(cpus.bit_count() or 1)

@@ -478,11 +478,11 @@ class _Search:
         socket_mask = union([self._sockets[index] for index in indexes]) if self._sockets else 0
         return socket_mask & socket_mask - 1 > 0, self._score(savings)
 
-    def _score(self, saved: int) -> int:
+    def _score(self, savings: int) -> int:
         """Return the standard deviation of free CPUs per node, in thousandths, from a mean rounded to thousandths."""
         nodes = len(self._sizes)
         mean = (2000 * self._left + nodes) // (2 * nodes)
-        squares = 1_000_000 * (self._squares - saved) - 2000 * mean * self._left + nodes * mean * mean
+        squares = 1_000_000 * (self._squares - savings) - 2000 * mean * self._left + nodes * mean * mean
         return (isqrt(4 * squares // nodes) + 1) // 2
 
 
@@ -545,34 +545,34 @@ class _Remainder:
         """Return what rounds over *sizes* save; -1 without enough whole groups (the kubelet loops forever then)."""
         group, groups = self._group, self._groups
         sizes = list(sizes)
-        saved = 0
+        savings = 0
         while groups:
             if not sizes:
                 return -1
             rounds = min(min(sizes) // group, groups // len(sizes))
             if rounds:
                 given_cpus = rounds * group
-                saved += given_cpus * (2 * sum(sizes) - given_cpus * len(sizes))
+                savings += given_cpus * (2 * sum(sizes) - given_cpus * len(sizes))
                 groups -= rounds * len(sizes)
                 sizes = [size - given_cpus for size in sizes if size - given_cpus >= group]
             else:
-                saved += group * (2 * sum(sizes[:groups]) - group * groups)
+                savings += group * (2 * sum(sizes[:groups]) - group * groups)
                 groups = 0
-        return saved
+        return savings
 
     def ideal(self, sizes: Sequence[int] | None = None) -> int:
         """Return what taking each group from the richest of *sizes* (or all) saves; -1 if they do not have enough."""
         group = self._group
         heap = [-size for size in (self._left if sizes is None else sizes)]
         heapify(heap)
-        saved = 0
+        savings = 0
         for _ in range(self._groups):
             richest = -heap[0]
             if richest < group:
                 return -1
-            saved += group * (2 * richest - group)
+            savings += group * (2 * richest - group)
             heapreplace(heap, group - richest)
-        return saved
+        return savings
 
 
 def _is_endless(sizes: Sequence[int], count: int, plan: DistributionPlan, *, group: int, widths: range) -> bool:

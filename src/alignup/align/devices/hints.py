@@ -344,9 +344,9 @@ def _undominated(units_by_node: Mapping[int, Bits]) -> list[Bits]:
 
 
 class _Search:
-    def __init__(self, choices: list[Bits], charged: Sequence[Bits], source: str) -> None:
+    def __init__(self, choices: list[Bits], charged_masks: Sequence[Bits], source: str) -> None:
         self.choices = choices
-        self.charged = charged
+        self.charged = charged_masks
         self.source = source
         self.steps = 0
 
@@ -379,7 +379,7 @@ class _Search:
         """Return an upper bound for what *count* of *choices* touch: uncharged units, and charged ones of each."""
         everything = bits.union(choices)
         return min(
-            (everything & ~charged).bit_count()
-            + sum(nlargest(count, [(units & charged).bit_count() for units in choices]))
-            for charged in self.charged
+            (everything & ~charged_masks).bit_count()
+            + sum(nlargest(count, [(units & charged_masks).bit_count() for units in choices]))
+            for charged_masks in self.charged
         )

@@ -132,8 +132,8 @@ def has_no_hints(resource: ResourceHints) -> bool:
     return bool(resource.has_no_preference and resource.provider == MEMORY and resource.request)
 
 
-def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> str:
-    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or *shared* if nothing is exclusive.
+def describe_allocation(placement: Placement, *, pool_text: str = _SHARED_POOL) -> str:
+    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or *pool_text* if nothing is exclusive.
 
     Devices that are chosen at random are ``example.com/gpu any 1 of gpu-0…3``.
     """
@@ -141,7 +141,7 @@ def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> 
     if placement.choices:
         texts[DeviceLedger.PROVIDER] |= {resource: str(choices) for resource, choices in placement.choices.items()}
     parts = (_format_given(resource, text) for part in texts.values() for resource, text in part.items())
-    return " · ".join(filter(None, parts)) or shared
+    return " · ".join(filter(None, parts)) or pool_text
 
 
 def describe_possible_rejection(decision: Decision) -> str:
@@ -169,7 +169,7 @@ def describe_choices(placements: Sequence[Placement]) -> tuple[str, ...]:
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
     """Return the allocations of several containers in one line, and containers in the shared CPU pool together."""
-    allocations = {placement.container: describe_allocation(placement, shared="") for placement in placements}
+    allocations = {placement.container: describe_allocation(placement, pool_text="") for placement in placements}
     parts = [f"{container}: {allocation}" for container, allocation in allocations.items() if allocation]
     sharing = [container for container, allocation in allocations.items() if not allocation]
     if sharing:

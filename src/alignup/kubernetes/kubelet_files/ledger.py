@@ -109,7 +109,7 @@ def restore_ledger(
 def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[Gap], *, policy: str, running: bool) -> CpuLedger:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is not None:
-        check_policy(state_files.CPU_FORMAT, configured=policy, stored_policy=state.policy)
+        check_policy(state_files.CPU_FORMAT, configured_policy=policy, stored_policy=state.policy)
     if state is None or provider.policy is CpuPolicy.NONE:
         return provider.initial_ledger()
     try:
@@ -151,7 +151,7 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[Gap], *, running: bool) -> MemoryLedger:
     idle = provider.initial_ledger()
     if state is not None:
-        check_policy(state_files.MEMORY_FORMAT, configured=provider.settings.policy, stored_policy=state.policy)
+        check_policy(state_files.MEMORY_FORMAT, configured_policy=provider.settings.policy, stored_policy=state.policy)
     if state is None or provider.settings.policy is MemoryPolicy.NONE:
         return idle
     stored_ledger = MemoryLedger(state.machine_state, state.entries, state.pod_entries)

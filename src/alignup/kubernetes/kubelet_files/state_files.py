@@ -120,7 +120,7 @@ def _parse_state_file(  # noqa: PLR0913 - the first two describe the file
     """
     try:
         version, contents = load_state_file(format_, text, gates=gates)
-        check_policy(format_, configured=configured_policy, stored_policy=contents["policyName"])
+        check_policy(format_, configured_policy=configured_policy, stored_policy=contents["policyName"])
         return build(version, contents, gates)
     except (ParseError, StateError) as error:
         raise StateError(
@@ -191,11 +191,11 @@ def copy_for_older_kubelets(format_: StateFileFormat, contents: Contents) -> tup
     return copy, fnv1a(struct_checksum_text(oldest, copy, name=format_.name))
 
 
-def check_policy(format_: StateFileFormat, *, configured: str | None, stored_policy: str) -> None:
+def check_policy(format_: StateFileFormat, *, configured_policy: str | None, stored_policy: str) -> None:
     """Reject a file that another policy wrote, as the kubelet does; ``None``: any policy may have written it."""
-    if configured not in (None, stored_policy):
+    if configured_policy not in (None, stored_policy):
         raise StateError(
-            f"{format_.prefix}configured policy {quote(configured or '')} differs from "
+            f"{format_.prefix}configured policy {quote(configured_policy or '')} differs from "
             f"state checkpoint policy {quote(stored_policy)}"
         )
 
