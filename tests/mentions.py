@@ -1,7 +1,8 @@
 """What Markdown files and docstrings mention: paths, modules, names, commands and options, and whether each exists.
 
-Only spellings that can be resolved count, and only between backticks (docstrings: double ones) or, for commands, at the
-beginning of a line of a code block. Python is read, not imported, so tests and ``e2e`` are covered as well.
+Only spellings that can be resolved count, and only between backticks (docstrings: double ones, or after a role), in
+comments of pyproject.toml or, for commands, at the beginning of a line of a code block. Python is read, not imported,
+so tests and ``e2e`` are covered as well.
 """
 
 import ast
@@ -28,6 +29,7 @@ DATA_FOLDERS = ("src", "deploy", "examples", "proto", "docs")
 DATA = ("*.yaml", "*.yml", "*.json", "*.html", "*.js", "*.proto", "*.toml", "*.sh", "*.tpl", "*.service", "Makefile")
 
 DOCSTRING = re.compile(r'^\s*r?"""(.*?)"""', re.MULTILINE | re.DOTALL)
+ATTRIBUTE_COMMENT = re.compile(r"#: .*")
 COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PLACEHOLDER = re.compile(r"(?<![A-Z])(?<![A-Z]_)(NAME|PACKAGE|MODULE)(?![A-Z])|…")
@@ -36,6 +38,8 @@ FILE = re.compile(r"[\w/]*\w+\.(pyi?|md|toml)")
 DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)(?:\(.*\))?")
 #: A name of two words or more: ``snake_case``, ``CamelCase``, ``camelCase`` or ``UPPER_CASE``.
 NAME = re.compile(r"([A-Za-z]\w*_\w*\w|[A-Za-z]+[a-z0-9][A-Z]\w*|[A-Z][a-z]\w*[A-Z]\w*)(?:\(.*\))?")
+#: A cross-reference of a docstring, to a class, a function or the like.
+ROLE = re.compile(r":[a-z]+:`~?([\w.]+)`")
 OPTION = re.compile(r"(--[a-z][\w-]+)(?:[ =].*)?")
 COMMAND = re.compile(r"(?:\$ )?(?:\.venv/bin/)?((?:kubectl )?alignup(?: .*)?)")
 PYTHON = re.compile(r"(?:\$ )?(?:\S*/)?python3? (?:-m cProfile .*)?-m ([\w.]+)(.*)")
@@ -55,6 +59,7 @@ OTHERS = {
     *("keep_alive_timeout", "feed_data", "read_timeout", "--http1-buffer-size", "--http1-header-read-timeout"),
     # names of other libraries, languages and products
     *("cel.bind", "strconv.Atoi", "structlog.get_logger()", "machine.kubelet", "dedicated_cores"),
+    "distributed.Client",
     *("io.containerd.nri.v1.nri", "kubeletconfig.experimental", "NCCL_TOPO_DUMP_FILE"),
     # fields of Kubernetes' objects, and a path in our JSON
     *("allocatedResourcesStatus", "sharedCounters", "workload.bindings"),
@@ -123,9 +128,21 @@ def mentions_in_markdown(file: Path, text: str) -> Iterator[Mention]:
 
 
 def mentions_in_docstrings(file: Path, text: str) -> Iterator[Mention]:
-    for docstring in DOCSTRING.findall(text):
+    for docstring in [*DOCSTRING.findall(text), *ATTRIBUTE_COMMENT.findall(text)]:
         for span in re.findall(r"``([^`]+)``", docstring):
             yield Mention(file, re.sub(r"\s+", " ", span))
+        for name in ROLE.findall(docstring):
+            yield Mention(file, f":role:`{name}`")
+
+
+def mentions_in_comments(file: Path, text: str) -> Iterator[Mention]:
+    """Return the paths, modules and spans of code in the comments of a TOML file."""
+    for comment in re.findall(r"(?:^|\s)#(.*)$", text, re.MULTILINE):
+        for word in re.findall(r"[\w./*-]+[\w*/]", comment):
+            if PATH.fullmatch(word) or FILE.fullmatch(word) or word.startswith("alignup."):
+                yield Mention(file, word)
+        for span in SPAN.findall(comment):
+            yield Mention(file, span)
 
 
 def links_in(file: Path, text: str) -> Iterator[Link]:
@@ -335,6 +352,12 @@ def is_python_module(name: str, arguments: str) -> bool:
 
 def is_wrong(mention: Mention) -> bool:
     """Return whether the mention has one of the spellings that are resolved, and does not resolve."""
+    if match := ROLE.fullmatch(mention.text):
+        return not (is_dotted_name(match[1]) if "." in match[1] else match[1] in words())
+    return is_wrong_span(mention)
+
+
+def is_wrong_span(mention: Mention) -> bool:
     text = mention.text.strip()
     if text in OTHERS or text.partition(" ")[0] in OTHERS:
         return False

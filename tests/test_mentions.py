@@ -16,6 +16,7 @@ from tests.mentions import (
     is_wrong,
     links_in,
     markdown_files,
+    mentions_in_comments,
     mentions_in_docstrings,
     mentions_in_markdown,
     python_files,
@@ -81,6 +82,15 @@ def test_comments_in_pyproject_name_packages_that_exist():
     assert len(owners) > 15
     assert [owner for owner in owners if not exists_as_package(owner)] == []
     assert [pattern for pattern in ignored if not any(ROOT.glob(pattern))] == []
+    assert wrong(mentions_in_comments(PYPROJECT, text)) == []
+
+
+def test_comments_of_pyproject_are_mentions():
+    text = "a = 1 # see docs/nothing.md, nothing.py and alignup.nothing\n# and `alignup nothing`, hatch_build.py\n"
+
+    assert wrong(mentions_in_comments(PYPROJECT, text)) == [
+        f"pyproject.toml: {name}" for name in ("alignup nothing", "alignup.nothing", "docs/nothing.md", "nothing.py")
+    ]
 
 
 def exists_as_package(name: str) -> bool:
@@ -93,6 +103,7 @@ def exists_as_package(name: str) -> bool:
     [
         *("src/alignup/align/nothing.py", "tests/PACKAGE/test_nothing.py", "../nothing", "nothing.py"),
         *("alignup.align.nothing", "placement.cluster.Nothing", "Host.nothing", "host.nothing(pod)", "os.path.nothing"),
+        *(":class:`Nothingness`", ":meth:`Host.nothing`"),
         *("a_name_of_nothing", "NameOfNothing", "nameOfNothing", "ALIGNUP_NOTHING", "alignup_nothing_total"),
         *(
             "alignup nothing",
@@ -113,6 +124,7 @@ def test_a_mention_of_nothing_is_wrong(text):
     [
         *("src/alignup/align/admit.py", "tests/PACKAGE/test_MODULE.py", "../README.md", "admit.py"),
         *("alignup.align.admit", "placement.cluster.Cluster", "Host.decide", "host.decide(pod)", "os.path.join"),
+        *(":class:`Host`", ":meth:`Host.decide`", ":meth:`decide`"),
         *("feasible_gang", "NodeResourceTopology", "numaNodes", "ALIGNUP_DEBUG", "alignup_decisions_total"),
         *("alignup why --machine x", "kubectl alignup why POD -n ml", "alignup run -- ls --all", "alignup"),
         *("--machine FILE", "make test", "make soak SEED=1", "python -m alignup.testing.plugin", "python -m bench cli"),

@@ -45,7 +45,7 @@ def taken_by(others):
 
 
 def judged(pod, *, allocatable=LARGE, others=()):
-    return fit.check_fit(pod, used=taken_by(others), allocatable=allocatable, others=others)
+    return fit.check_fit(pod, usage=taken_by(others), allocatable=allocatable, others=others)
 
 
 def lacking(failure):
@@ -53,7 +53,7 @@ def lacking(failure):
 
 
 def test_an_empty_allocatable_fits_no_pod():
-    assert fit.insufficient_resources(asking(), used=EMPTY, allocatable=NodeAllocatable()) == (
+    assert fit.insufficient_resources(asking(), usage=EMPTY, allocatable=NodeAllocatable()) == (
         InsufficientResource("pods", 1, 0, 0),
     )
 
@@ -174,7 +174,7 @@ def test_a_pod_fits_if_the_total_is_within_allocatable(request_, others, host):
     full = used.plus(request_)
 
     short = {
-        insufficient.resource for insufficient in fit.insufficient_resources(request_, used=used, allocatable=host)
+        insufficient.resource for insufficient in fit.insufficient_resources(request_, usage=used, allocatable=host)
     }
 
     over = {
@@ -196,7 +196,7 @@ def test_the_missing_amount_makes_it_fit(request_, others, host):
     used = using(*others)
     missing = {
         insufficient.resource: insufficient.missing
-        for insufficient in fit.insufficient_resources(request_, used=used, allocatable=host)
+        for insufficient in fit.insufficient_resources(request_, usage=used, allocatable=host)
     }
 
     def grown(less):
@@ -210,9 +210,9 @@ def test_the_missing_amount_makes_it_fit(request_, others, host):
         )
 
     assert all(amount > 0 for amount in missing.values())
-    assert not fit.insufficient_resources(request_, used=used, allocatable=grown(0))
+    assert not fit.insufficient_resources(request_, usage=used, allocatable=grown(0))
     assert [
-        insufficient.missing for insufficient in fit.insufficient_resources(request_, used=used, allocatable=grown(1))
+        insufficient.missing for insufficient in fit.insufficient_resources(request_, usage=used, allocatable=grown(1))
     ] == [1] * len(missing)
 
 

@@ -115,8 +115,8 @@ def test_a_device_that_a_plugin_has_yet_to_choose_counts():
     host = large()
     small = make_pod("small", cpu="1", gpu="1")
 
-    assert may_pass(host, small, make_pod("waits", cpu="1", nic="1"), undecided=[GPU])
-    assert not may_pass(host, small, make_pod("waits", cpu="1", nic="1"), undecided=[NIC])
+    assert may_pass(host, small, make_pod("waits", cpu="1", nic="1"), resources=[GPU])
+    assert not may_pass(host, small, make_pod("waits", cpu="1", nic="1"), resources=[NIC])
 
 
 def test_memory_counts_by_node():

@@ -30,7 +30,7 @@ def check(case: Case) -> str | None:
     for other in others:
         used = used.plus(demand.fit_used(other))
 
-    failure = fit.check_fit(pod, used=used, allocatable=allocatable, others=others)
+    failure = fit.check_fit(pod, usage=used, allocatable=allocatable, others=others)
 
     assert written(demand.fit_request(pod)) == case["pod_request"]
     assert written(allocatable) == case["capacity"]

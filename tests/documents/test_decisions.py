@@ -2,7 +2,6 @@
 
 import json
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +20,8 @@ from alignup.documents.decisions import (
     decision_document,
     from_document,
     to_document,
-    upgrade,
 )
 from tests.align.hosts import GPU, make_host, make_pod
-
-#: Documents that release 0.1 wrote.
-VERSION_1 = json.loads((Path(__file__).parent / "version1" / "decisions.json").read_text())
 
 
 def admitted() -> Decision:
@@ -97,37 +92,12 @@ def test_sets_are_linux_lists():
     assert document["placements"][0]["given"]["cpu"] == {"cpu": "1,4-11"}
 
 
-@pytest.mark.parametrize("version", [3, 0, "1", True, None], ids=repr)
+@pytest.mark.parametrize("version", [3, 1, 0, "2", True, None], ids=repr)
 def test_an_unsupported_version_is_named(version):
     assert VERSION == 2
 
-    with pytest.raises(ParseError, match=f"version {version!r} is not supported: this release reads versions 1 and 2"):
+    with pytest.raises(ParseError, match=f"version {version!r} is not supported: this release reads version 2"):
         from_document(to_document(admitted()) | {"version": version})
-
-
-@pytest.mark.parametrize("kind", VERSION_1)
-def test_version_1_is_read(kind):
-    host = make_host()
-    decisions = {"admitted": host.admit(make_pod("a", gpu="1")), "rejected": host.decide(make_pod("c", cpu="5"))}
-
-    decision = from_document(VERSION_1[kind])
-
-    assert VERSION_1[kind]["version"] == 1
-    assert decision.outcome == {"kept": "admitted"}.get(kind, kind)
-    assert decision.kept is (kind == "kept")
-    assert to_document(decision) == to_document(decisions.get(kind, decision))
-    assert to_document(decision) == upgrade(VERSION_1[kind])
-    assert upgrade(to_document(decision)) == to_document(decision)
-
-
-def test_version_1_called_a_rejection_a_refusal():
-    document = VERSION_1["rejected"]
-    decision = from_document(document)
-
-    assert document["outcome"] == "refused"
-    assert decision.rejection is not None
-    assert decision.rejection.reason == document["refusal"]["reason"] == "TopologyAffinityError"
-    assert len(decision.steps[0].resources) == len(document["steps"][0]["voices"]) > 0
 
 
 @pytest.mark.parametrize("value", [None, [], "decision", 1, {}], ids=repr)

@@ -74,10 +74,10 @@ def test_a_host_without_devices_for_claims_has_no_ledger_of_them(kubelet):
 
 def test_devices_are_placed_again_only_if_slices_or_machine_change(kubelet):
     unchanged = UnchangedParts()
-    first = claims_in(join(kubelet.sources(), unchanged=unchanged)).devices
+    first = claims_in(join(kubelet.sources(), unchanged_parts=unchanged)).devices
 
-    assert claims_in(join(kubelet.sources(), unchanged=unchanged)).devices is first
-    other = claims_in(join(kubelet.sources(slices=(slice_of(on_node(0, 1)),)), unchanged=unchanged)).devices
+    assert claims_in(join(kubelet.sources(), unchanged_parts=unchanged)).devices is first
+    other = claims_in(join(kubelet.sources(slices=(slice_of(on_node(0, 1)),)), unchanged_parts=unchanged)).devices
     assert [device.nodes for device in other] == [2]
 
 

@@ -28,7 +28,7 @@ def request(uid: str = "1", **amounts: str) -> RunRequest:
 
 
 def allocator_of(host: Host, permitted: CpuSet, directory: Path = Path("nowhere")) -> LocalAllocator:
-    return LocalAllocator(directory, host, permitted=permitted, explain=lambda _, __: None)
+    return LocalAllocator(directory, host, permitted_cpus=permitted, explain=lambda _, __: None)
 
 
 def test_one_cpu_and_some_memory_are_reserved():
@@ -43,7 +43,7 @@ def test_cpus_and_memory_that_are_not_permitted_are_never_allocated():
     permitted = Cpuset(bits.parse("2-5"), bits.parse("0"))
     machine = restrict_memory(TWO, permitted)
 
-    host = build_host(machine, PolicyOverrides(), permitted=permitted.cpus)
+    host = build_host(machine, PolicyOverrides(), permitted_cpus=permitted.cpus)
     allocator = allocator_of(host, permitted.cpus)
     placement = allocator.placement(host.decide(build_pod(request(cpu="3", memory="1Gi"))))
 
@@ -134,7 +134,7 @@ def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):
     first.admit(request("a", cpu="3"))
     first.save()
 
-    other = allocator_of(build_host(TWO, PolicyOverrides(), permitted=bits.parse("5-7")), 0, tmp_path)
+    other = allocator_of(build_host(TWO, PolicyOverrides(), permitted_cpus=bits.parse("5-7")), 0, tmp_path)
     with pytest.raises(StateError, match="use the configuration and options of these runs"):
         other.load(active=("a",))
 

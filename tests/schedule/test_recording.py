@@ -27,7 +27,7 @@ class RecordedMachine(Machine):
     def __init__(self, directory, **more):
         super().__init__({}, **more)
         self.failures: list[int] = []
-        self.recorder = DecisionRecorder(directory, self.facts, failed=lambda: self.failures.append(1))
+        self.recorder = DecisionRecorder(directory, self.facts, on_failure=lambda: self.failures.append(1))
         self.state = RecordedState(self.cluster, self.recorder, gate=more.get("gate"))
 
     def add_hosts(self):

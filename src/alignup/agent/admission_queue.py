@@ -2,8 +2,8 @@
 
 Jobs wait in one queue, and one thread runs them one after the other, each on the state that the previous one left. All
 jobs that arrive meanwhile are saved in one transaction, and answered only then. If it fails, the new state is dropped
-and nothing has happened. If the ledger would be too large, each job is tried alone, so that only those fail that do not
-fit. Reading never waits: the current state is an immutable value.
+and nothing has happened. If the ledger would be too large, each job is tried alone, so that only jobs that do not fit
+fail. Reading never waits: the current state is an immutable value.
 """
 
 import asyncio
@@ -104,8 +104,8 @@ class AdmissionQueue:
 
     def problems(self) -> tuple[str, ...]:
         """Return why no pod can be decided on now, each with a remedy."""
-        died = "" if self.alive or self._problems else _WORKER_DIED
-        return (*self._problems, *filter(None, (self._save_error, died)))
+        end_of_worker = "" if self.alive or self._problems else _WORKER_DIED
+        return (*self._problems, *filter(None, (self._save_error, end_of_worker)))
 
     def transaction(self) -> Transaction:
         """Start a transaction on the current state that is never applied, for dry runs."""
@@ -219,15 +219,15 @@ class AdmissionQueue:
             self._unrecorded += events
         self._deliver(*(job for job, transaction in batch if not transaction.after_events))
         self._events += events
-        if started := [pending for _, transaction in batch for pending in transaction.started]:
-            self.start_pending(started)
-        flushed = [job for job, transaction in batch if transaction.after_events]
-        if flushed:
+        if started_admissions := [admission for _, transaction in batch for admission in transaction.started]:
+            self.start_pending(started_admissions)
+        jobs_with_events = [job for job, transaction in batch if transaction.after_events]
+        if jobs_with_events:
             self._dispatch_events()
         elif len(self._events) >= DISPATCH_BATCH:
             time.sleep(ANSWER_SECONDS)
             self._dispatch_events()
-        self._deliver(*flushed)
+        self._deliver(*jobs_with_events)
 
     def _process_each(self, jobs: Sequence[_Job], error: StoreFullError, *, admits_waiting: bool) -> None:
         """Try jobs alone that are too large together, and then without admitting waiting pods: a release fits."""

@@ -102,7 +102,7 @@ async def _not_found(request: Request, _error: Exception) -> Response:
 
 
 class _LatestPicture:
-    """The picture of one machine, drawn again when the ledger has changed; its devices are those in the ledger."""
+    """The picture of one machine, drawn again when the ledger has changed; it has the devices of the ledger."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

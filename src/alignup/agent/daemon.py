@@ -108,29 +108,29 @@ def run(options: DaemonOptions) -> None:
         for note in options.notes:
             log.warning("note", detail=note)
         now = options.clock.now()
-        recovered = recover(store, options.host, options=options.recovery, now=now, imported=options.imported)
-        for note in recovered.notes:
+        recovery = recover(store, options.host, options=options.recovery, now=now, imported=options.imported)
+        for note in recovery.notes:
             log.warning("recovered", detail=note)
-        unwatched = [record.pod.name for record in recovered.state.all_records() if record.source != API_SOURCE]
-        if unwatched and options.manifests is None:
-            detail = f"pods from manifests stay, but their directory is not watched: {', '.join(unwatched)}"
+        pod_names = [record.pod.name for record in recovery.state.all_records() if record.source != API_SOURCE]
+        if pod_names and options.manifests is None:
+            detail = f"pods from manifests stay, but their directory is not watched: {', '.join(pod_names)}"
             log.warning("recovered", detail=detail)
-        for problem in recovered.messages(options.recovery):
+        for problem in recovery.messages(options.recovery):
             log.error("not ready", detail=problem)
-        asyncio.run(_main(options, store, recovered, log, log_queue))
+        asyncio.run(_main(options, store, recovery, log, log_queue))
 
 
 async def _main(
-    options: DaemonOptions, store: StateStore, recovered: RecoveryResult, log: FilteringBoundLogger, log_queue: LogQueue
+    options: DaemonOptions, store: StateStore, recovery: RecoveryResult, log: FilteringBoundLogger, log_queue: LogQueue
 ) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    ignored = "SIGHUP is ignored: restart the agent to change its settings"
-    loop.add_signal_handler(signal.SIGHUP, log.info, ignored)
+    sighup_message = "SIGHUP is ignored: restart the agent to change its settings"
+    loop.add_signal_handler(signal.SIGHUP, log.info, sighup_message)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
-        queue, events = _start_queue(options, store, recovered, log=log)
+        queue, events = _start_queue(options, store, recovery, log=log)
         stack.callback(store.close)
         stack.push_async_callback(asyncio.to_thread, queue.close)
         with suppress(NotReadyError):  # /readyz reports the reason, and the next release retries the waiting pods
@@ -141,7 +141,7 @@ async def _main(
             serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=events.metrics, log=log)
         )
         watcher = None
-        if options.manifests is not None and not recovered.problems:
+        if options.manifests is not None and not recovery.problems:
             watcher = ManifestWatcher(ManifestDir(options.manifests), queue, log)
         probe = QueueProbe(queue)
         agent = AgentParts(queue, probe, allocator, store.history, events.event_bus, watcher)
@@ -149,9 +149,9 @@ async def _main(
         address = await stack.enter_async_context(_serve_api(options, agent, events.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(background_tasks(watcher, queue, probe, notifier))
-        pods, waiting = len(queue.state.admitted), len(queue.state.waiting)
-        log.info("listening", at=str(address), pods=pods, waiting=waiting)
-        notifier.send("READY=1", f"STATUS={pods} pods admitted, {waiting} waiting")
+        pods, waiting_pods = len(queue.state.admitted), len(queue.state.waiting)
+        log.info("listening", at=str(address), pods=pods, waiting=waiting_pods)
+        notifier.send("READY=1", f"STATUS={pods} pods admitted, {waiting_pods} waiting")
         await stop.wait()
         notifier.send("STOPPING=1")
         log.info("stopping")
@@ -160,17 +160,17 @@ async def _main(
 
 
 def _start_queue(
-    options: DaemonOptions, store: StateStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
+    options: DaemonOptions, store: StateStore, recovery: RecoveryResult, *, log: FilteringBoundLogger
 ) -> tuple[AdmissionQueue, EventDispatcher]:
     history = EventHistory(store, log)
     garbage_collection.set_for_service()
     queue = AdmissionQueue(
-        recovered.state,
+        recovery.state,
         history.save,
         clock=options.clock,
         dispatch=lambda batch: events(batch),  # noqa: PLW0108 - it does not exist yet
         record=history.record,
-        problems=recovered.messages(options.recovery),
+        problems=recovery.messages(options.recovery),
         when_idle=store.prepare_for_more,
     )
     metrics = Metrics(lambda: queue.state.settled_host(), waiting=lambda: len(queue.state.waiting))  # noqa: PLW0108

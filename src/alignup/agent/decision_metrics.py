@@ -84,13 +84,13 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
     reached_providers = [provider.name for provider in host.providers]
     if rejected:
         reached_providers = reached_providers[: reached_providers.index(by) + 1] if by else []
-    failing = pod.all_containers[failed_index] if by and failed_index is not None else None
+    failed_container = pod.all_containers[failed_index] if by and failed_index is not None else None
     progress = _Progress(
         pod=pod,
         reached=reached_providers,
         served=served_containers,
-        attempted=(*served_containers, failing) if failing else served_containers,
-        failed=failing,
+        attempted=(*served_containers, failed_container) if failed_container else served_containers,
+        failed=failed_container,
         by=by,
         pod_level=(
             decision.policy is not Policy.NONE
@@ -136,24 +136,24 @@ class _Progress:
 
 def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Counter[SeriesKey]:
     """Count requests for exclusive CPUs, and whether they are whole cores and share a cache."""
-    pod, reached = progress.pod, provider.name in progress.reached
+    pod, is_reached = progress.pod, provider.name in progress.reached
     failed = progress.by == provider.name
     counts = Counter[SeriesKey]({(CPU_ERRORS,): int(failed)})
-    attempted = progress.attempted if reached else progress.served
-    pinned = [container for container in attempted if provider.exclusive_cpus(pod, container)]
+    containers = progress.attempted if is_reached else progress.served
+    owners = [container for container in containers if provider.exclusive_cpus(pod, container)]
     if progress.pod_level:
-        if reached and not failed:
+        if is_reached and not failed:
             counts[(CPU_REQUESTS,)] = sum(
                 bool(provider.exclusive_cpus(pod, container)) for container in pod.all_containers
             )
     else:
-        counts[(CPU_REQUESTS,)] = len(pinned)
+        counts[(CPU_REQUESTS,)] = len(owners)
         if provider.options.full_pcpus_only:
-            counts[ALIGNED, "container", PHYSICAL_CPU] = len(pinned) - failed
+            counts[ALIGNED, "container", PHYSICAL_CPU] = len(owners) - failed
             counts[UNALIGNED, "container", PHYSICAL_CPU] = int(failed)
     if not decision.kept:
         caches = provider.view.cache_cpus.values()
-        allocated_containers = [container for container in pinned if not (failed and container is progress.failed)]
+        allocated_containers = [container for container in owners if not (failed and container is progress.failed)]
         for cpus in _allocated(decision, progress, provider, allocated_containers):
             counts[ALIGNED, "container", UNCORE_CACHE] += any(cpus & ~cache == 0 for cache in caches)
     return +counts
@@ -185,12 +185,12 @@ def _allocated(
 
 
 def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]:
-    reached, failed = provider.name in progress.reached, progress.by == provider.name
-    counts = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
+    is_reached, has_failed = provider.name in progress.reached, progress.by == provider.name
+    counts = Counter[SeriesKey]({(MEMORY_ERRORS,): int(has_failed)})
     if not progress.pod_level:
-        for container in progress.attempted if reached else progress.served:
+        for container in progress.attempted if is_reached else progress.served:
             with suppress(ProviderError):  # an invalid quantity is rejected before anything is counted
                 counts[(MEMORY_REQUESTS,)] += bool(provider.need(progress.pod, container))
-    elif reached and provider.need(progress.pod, None):
-        counts[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(progress.pod)))
+    elif is_reached and provider.need(progress.pod, None):
+        counts[(MEMORY_REQUESTS,)] = 1 + (0 if has_failed else len(pinned_containers(progress.pod)))
     return +counts

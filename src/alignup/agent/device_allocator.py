@@ -64,9 +64,9 @@ class DeviceAllocator:
         If the caller is cancelled, the queue starts the task that allocates the devices: a pod must never hold devices
         while no task allocates them.
         """
-        pending = self._tasks.get(pod.uid)
-        if pending is not None and same_workload(pending[0], pod):
-            return await self._finished(pending[1])
+        task = self._tasks.get(pod.uid)
+        if task is not None and same_workload(task[0], pod):
+            return await self._finished(task[1])
         step = await self.queue.run(Transaction.admit, pod)
         result = step if isinstance(step, AdmissionResult) else await self._finished(self._start(step))
         if result.pod_view is None:
@@ -96,21 +96,21 @@ class DeviceAllocator:
         tasks = (*(task for _, task in self._tasks.values()), *self._backoffs.values())
         await cancel_tasks(tasks)
 
-    def _start_all(self, pending: Sequence[PendingAdmission]) -> None:
+    def _start_all(self, admissions: Sequence[PendingAdmission]) -> None:
         """Start tasks that no client waits for; called in any thread."""
 
         def start() -> None:
-            for admission in () if self._closed else pending:
+            for admission in () if self._closed else admissions:
                 self._start(admission).add_done_callback(self._log_bug)
 
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(start)
 
-    def _start(self, pending: PendingAdmission) -> asyncio.Task[AdmissionResult]:
+    def _start(self, admission: PendingAdmission) -> asyncio.Task[AdmissionResult]:
         if self._closed:
             raise NotReadyError(_STOPPING)
-        pod = pending.pod
-        task = asyncio.create_task(self._run(pending), name=f"devices of {pod.uid}")
+        pod = admission.pod
+        task = asyncio.create_task(self._run(admission), name=f"devices of {pod.uid}")
         self._tasks[pod.uid] = pod, task
 
         def forget(_: object) -> None:
@@ -134,25 +134,25 @@ class DeviceAllocator:
                 raise NotReadyError(_STOPPING) from None
             raise
 
-    async def _run(self, pending: PendingAdmission) -> AdmissionResult:
+    async def _run(self, admission: PendingAdmission) -> AdmissionResult:
         """Call the plugins of a pod; on any error its resources are released."""
         try:
-            step = await self._apply_preferences(pending)
+            step = await self._apply_preferences(admission)
             result = step if isinstance(step, AdmissionResult) else await self._allocate_pod(step)
         except BaseException:
             if not self._closed:
-                await self._undo(pending)
+                await self._undo(admission)
             raise
         if result.decision.admitted:
-            self._failures.pop(pending.pod.uid, None)
+            self._failures.pop(admission.pod.uid, None)
         elif result.pod_view is not None:
-            self._back_off(pending.pod.uid)
+            self._back_off(admission.pod.uid)
         return result
 
-    async def _apply_preferences(self, pending: PendingAdmission) -> PendingAdmission | AdmissionResult:
+    async def _apply_preferences(self, admission: PendingAdmission) -> PendingAdmission | AdmissionResult:
         answers: _Answers = {}
-        rounds = MAX_PREFERENCE_ROUNDS + len(pending.pod.all_containers)  # containers are asked one after the other
-        step: PendingAdmission | AdmissionResult = pending
+        rounds = MAX_PREFERENCE_ROUNDS + len(admission.pod.all_containers)  # containers are asked one after the other
+        step: PendingAdmission | AdmissionResult = admission
         while isinstance(step, PendingAdmission) and step.preference_requests:
             rounds -= 1
             answers |= await self._preferences(step.preference_requests)
@@ -170,18 +170,18 @@ class DeviceAllocator:
 
         return dict(zip(requests, await asyncio.gather(*map(preferred, requests)), strict=True))
 
-    async def _allocate_pod(self, pending: PendingAdmission) -> AdmissionResult:
+    async def _allocate_pod(self, admission: PendingAdmission) -> AdmissionResult:
         """Call all plugins concurrently, each for one container after the other."""
         responses: dict[RequestedDevices, Mapping[str, Any]] = {}
 
         async def allocate(resource: str) -> None:
-            for request in (request for request in pending.device_requests if request.resource == resource):
+            for request in (request for request in admission.device_requests if request.resource == resource):
                 try:
                     responses[request] = (await self.plugins.allocate(resource, request.ids)).to_document()
                 except PluginError as error:
                     raise PluginRejectedError(str(error), container=request.container) from error
 
-        resources = dict.fromkeys(request.resource for request in pending.device_requests)
+        resources = dict.fromkeys(request.resource for request in admission.device_requests)
         tasks = [asyncio.create_task(allocate(resource)) for resource in resources]
         try:
             try:
@@ -189,27 +189,27 @@ class DeviceAllocator:
             finally:
                 await cancel_tasks(tasks)
         except ProviderError as error:
-            return await self.queue.run(Transaction.fail, pending, error)
+            return await self.queue.run(Transaction.fail, admission, error)
         grants: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for request in pending.device_requests:
+        for request in admission.device_requests:
             grants.setdefault(request.container, {})[request.resource] = responses[request]
         size = len(codec.encode(grants))
         if size > MAX_GRANT_BYTES:
             limit = format_size(MAX_GRANT_BYTES)
             why = f"the device plugins returned {format_size(size)} for the pod, and the limit is {limit}"
-            return await self.queue.run(Transaction.fail, pending, ProviderError(why))
-        return await self.queue.run(Transaction.commit, pending, grants)
+            return await self.queue.run(Transaction.fail, admission, ProviderError(why))
+        return await self.queue.run(Transaction.commit, admission, grants)
 
-    async def _undo(self, pending: PendingAdmission) -> None:
+    async def _undo(self, admission: PendingAdmission) -> None:
         while True:
             try:
-                await self.queue.run(Transaction.undo, pending)
+                await self.queue.run(Transaction.undo, admission)
                 break
             except BusyError:
                 await asyncio.sleep(self.backoff)
             except NotReadyError:  # the agent is stopping; nothing of the pod is durable
                 break
-        self._back_off(pending.pod.uid)
+        self._back_off(admission.pod.uid)
         with suppress(NotReadyError, BusyError):  # the next release retries them
             await self.queue.run(Transaction.retry_waiting)
 
@@ -224,12 +224,12 @@ class DeviceAllocator:
         while True:
             await asyncio.sleep(seconds)
             try:
-                waiting = await self.queue.run(Transaction.end_backoff, uid)
+                still_waits = await self.queue.run(Transaction.end_backoff, uid)
                 break
             except (NotReadyError, BusyError):
                 seconds = MAX_BACKOFF
         del self._backoffs[uid]
-        if not waiting:
+        if not still_waits:
             self._failures.pop(uid, None)
 
 

@@ -21,16 +21,16 @@ from alignup.store.state_store import StateStore
 def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
     """Write the state files to *directory* and yield messages; the agent must not be running."""
     with closing(StateStore(options.root)) as store, lock(options.root):
-        recovered = recover(store, options.host, options=options.recovery, now=options.clock.now())
-    if recovered.problems:
-        raise StateError("; ".join(recovered.messages(options.recovery)))
-    files = states.export_ledger(recovered.state.host, responses=allocate_responses(recovered.state))
+        recovery = recover(store, options.host, options=options.recovery, now=options.clock.now())
+    if recovery.problems:
+        raise StateError("; ".join(recovery.messages(options.recovery)))
+    files = states.export_ledger(recovery.state.host, responses=allocate_responses(recovery.state))
     for path in state_files.write_state_files(directory, files, gates=options.host.settings.gates):
         yield f"wrote {path}"
     for gap in files.gaps:
         yield f"note: {gap}"
-    if waiting := len(recovered.state.waiting):
-        yield f"note: {waiting} waiting pods are not exported"
+    if waiting_pods := len(recovery.state.waiting):
+        yield f"note: {waiting_pods} waiting pods are not exported"
 
 
 def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:

@@ -77,20 +77,20 @@ class ManifestDir:
 
     def _read(self, path: str, signature: Signature) -> "_File":
         """Read a file; the pods of an unreadable file stay as they were."""
-        derived: set[str] = set()
+        derived_uids: set[str] = set()
 
         def accept(pod: Pod) -> Pod:
             accepted_pod = validation.accept(pod)
             if accepted_pod.uid:
                 return accepted_pod
             uid = str(uuid.uuid5(_UID_NAMESPACE, f"{path}\n{accepted_pod!r}"))
-            derived.add(uid)
+            derived_uids.add(uid)
             return replace(accepted_pod, uid=uid)
 
         try:
             with open_input(path) as file:
                 text = file.read(documents.MAX_BYTES + 1)
-            loaded = manifests.read_workloads(text, name=path, accept=accept, ignore_unknown_fields=True)
+            workloads = manifests.read_workloads(text, name=path, accept=accept, ignore_unknown_fields=True)
         except (OSError, ManifestError) as error:
             if isinstance(error, OSError):
                 why = error.strerror or str(error)
@@ -100,12 +100,12 @@ class ManifestDir:
             problem = f"{path} cannot be used ({why}); its pods stay as they are"
             return _File(signature, old_file.pods if old_file else None, problem)
         pods = tuple(
-            ManifestPod(pod, path, derived_uid=pod.uid in derived or workload.kind != "Pod")
-            for workload in loaded.workloads
+            ManifestPod(pod, path, derived_uid=pod.uid in derived_uids or workload.kind != "Pod")
+            for workload in workloads.workloads
             if not workload.finished
             for pod in workload.pods()
         )
-        return _File(signature, pods, "; ".join(loaded.warnings))
+        return _File(signature, pods, "; ".join(workloads.warnings))
 
     def _unique_pods(self, problems: dict[str, str]) -> Iterator[ManifestPod]:
         """Yield the pods of all files; of two with the same uid, the first."""
@@ -139,7 +139,7 @@ def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> tuple[tuple[str
     manifest_records = [record for record in records if record.source != API_SOURCE]
     by_uid = {record.pod.uid: record for record in manifest_records}
     by_name = {(record.source, record.pod.namespace, record.pod.name): record for record in manifest_records}
-    unchanged, added = set(), []
+    unchanged_uids, added_manifests = set(), []
     for manifest in scan.pods:
         pod = manifest.pod
         record = by_uid.get(pod.uid)
@@ -147,15 +147,15 @@ def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> tuple[tuple[str
             # The uid changes with a comment, or with another version of alignup; the pod is still the same.
             record = by_name.get((manifest.file, pod.namespace, pod.name))
         if record is not None and same_workload(record.pod, pod):
-            unchanged.add(record.pod.uid)
+            unchanged_uids.add(record.pod.uid)
         else:
-            added.append(manifest)
+            added_manifests.append(manifest)
     removed_uids = [
         record.pod.uid
         for record in manifest_records
-        if record.pod.uid not in unchanged and record.source not in scan.unknown
+        if record.pod.uid not in unchanged_uids and record.source not in scan.unknown
     ]
-    return tuple(removed_uids), tuple(added)
+    return tuple(removed_uids), tuple(added_manifests)
 
 
 def _list_files(directory: Path) -> Iterator[tuple[str, Signature]]:
@@ -219,9 +219,9 @@ class ManifestWatcher:
     def _retry_rejected(self, scan: DirScan, used_uids: set[str]) -> None:
         """Forget rejected pods that have changed or are gone, or whose uid was used by another pod that is gone."""
         pods = {manifest.pod.uid: manifest.pod for manifest in scan.pods}
-        freed, self._used_uids = self._used_uids - used_uids, used_uids
+        freed_uids, self._used_uids = self._used_uids - used_uids, used_uids
         for uid, (pod, _) in tuple(self._rejected.items()):
-            if uid in freed or pods.get(uid) != pod:
+            if uid in freed_uids or pods.get(uid) != pod:
                 del self._rejected[uid]
 
     async def _replace(self, removed_uids: tuple[str, ...], added_manifests: tuple[ManifestPod, ...]) -> None:

@@ -62,8 +62,8 @@ def page_app(agent: AgentParts, access: AccessRules, *, search_seconds: float) -
         Route("/pods/{uid}", guard(pages.pod, access)),
         Route("/pods/{uid}/file", guard(pages.pod_file, access)),
     ]
-    missing = pages.templates.missing(access, hint="see /openapi.json for the API.")
-    return make_app(routes, {404: missing})
+    missing_page = pages.templates.missing(access, hint="see /openapi.json for the API.")
+    return make_app(routes, {404: missing_page})
 
 
 class _AgentPages:
@@ -274,7 +274,7 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
     amounts = list(requested_amounts(other, pod))[:MAX_AMOUNTS]
     changes, problems = read_changes(other, pod, amounts, fields) if fields else ((), ())
     decision, problem = decide_changed(other, pod, changes) if fields and not problems else (None, "")
-    unchanged, _ = decide_changed(other, pod, ())
+    current_decision, _ = decide_changed(other, pod, ())
     return {
         "host": other,
         "policies": [(str(name), str(name)) for name in Policy],
@@ -293,7 +293,7 @@ def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
         "question": ", and ".join(change.describe(other.ledger) for change in changes) or "nothing changes",
         "decision": decision,
         "problem": problem,
-        "fits_now": unchanged is not None and unchanged.admitted,
+        "fits_now": current_decision is not None and current_decision.admitted,
         "remedies": None,
     }
 

@@ -47,10 +47,10 @@ class PluginRejectedError(ProviderError):
 
 def assume_no_preferences(host: Host, pod: Pod, decision: Decision, answers: PreferenceAnswers) -> Decision:
     """Complete a *decision* as if plugins had no preferences beyond *answers*."""
-    assumed = dict(answers)
+    assumed_answers = dict(answers)
     while decision.outcome is Outcome.ASKING:
-        assumed |= dict.fromkeys(decision.preference_requests, ())
-        decision = host.decide(pod, assumed)
+        assumed_answers |= dict.fromkeys(decision.preference_requests, ())
+        decision = host.decide(pod, assumed_answers)
     return decision
 
 
@@ -59,16 +59,16 @@ def rejected_by_plugin(decision: Decision, error: ProviderError) -> Decision:
     return _rejected(decision, Rejection(error.reason, error.message, container, DeviceProvider.name))
 
 
-def rejected_for_missing_devices(decision: Decision, missing: Sequence[InsufficientResource]) -> Decision:
+def rejected_for_missing_devices(decision: Decision, resources: Sequence[InsufficientResource]) -> Decision:
     """Reject a pod that fits except for resources that no plugin has registered."""
-    first = missing[0]
-    shortfalls = tuple(Shortfall("host", lack.resource, lack.requested, lack.capacity) for lack in missing)
+    first = resources[0]
+    shortfalls = tuple(Shortfall("host", lack.resource, lack.requested, lack.capacity) for lack in resources)
     return _rejected(decision, Rejection(first.reason, first.message, provider="host", shortfalls=shortfalls))
 
 
-def waiting_for_devices(pending: PendingAdmission) -> Decision:
-    resources = ", ".join(sorted({request.resource for request in pending.device_requests}))
-    return _rejected(pending.decision, Rejection(PREPARING_DEVICES, f"Its devices are being prepared: {resources}"))
+def waiting_for_devices(admission: PendingAdmission) -> Decision:
+    resources = ", ".join(sorted({request.resource for request in admission.device_requests}))
+    return _rejected(admission.decision, Rejection(PREPARING_DEVICES, f"Its devices are being prepared: {resources}"))
 
 
 def released_while_pending(decision: Decision) -> Decision:
@@ -144,14 +144,14 @@ def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
 
 def with_announced_devices(host: Host) -> Host:
     """Return the host with the devices that plugins list now as the devices of its machine."""
-    announced = tuple(
+    devices = tuple(
         device
         for _, inventory in sorted(host.ledger.devices.inventories.items())
         if inventory.registered
         for device in inventory.devices
     )
-    if set(announced) == set(host.machine.devices):
+    if set(devices) == set(host.machine.devices):
         return host
     other = copy(host)
-    other.machine = host.machine.with_reported(announced)
+    other.machine = host.machine.with_reported(devices)
     return other

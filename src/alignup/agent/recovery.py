@@ -121,8 +121,8 @@ def _load(store: StateStore, empty: AgentState, *, options: RecoveryOptions, now
     changes += [f"the machine changed: {difference}" for difference in machine]
     changes += [f"the settings changed: {difference}" for difference in settings]
     plugins = frozenset(stored_state.plugins)  # their devices are unknown until they reconnect
-    unplugged = host.with_ledger(pending_admission.without_resources(host.ledger, plugins))
-    result = _rebuild(stored_state, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
+    bare_host = host.with_ledger(pending_admission.without_resources(host.ledger, plugins))
+    result = _rebuild(stored_state, replace(empty, host=bare_host, plugins=plugins), options=options, now=now)
     return replace(result, notes=(*changes, *result.notes))
 
 
@@ -148,8 +148,8 @@ def _rebuild(stored_state: StoredState, empty: AgentState, *, options: RecoveryO
     if misfits and RecoveryMode.DROP_MISFITS not in options.modes:
         problems = (RecoveryProblem(f"{misfit}; {_MISFIT_ADVICE}", RecoveryMode.DROP_MISFITS) for misfit in misfits)
         return RecoveryResult(state=state, problems=tuple(problems))
-    released = (f"released because it cannot keep its resources: {misfit}" for misfit in misfits)
-    return RecoveryResult(state=state, notes=(*released, *dropped_notes))
+    release_messages = (f"released because it cannot keep its resources: {misfit}" for misfit in misfits)
+    return RecoveryResult(state=state, notes=(*release_messages, *dropped_notes))
 
 
 def _contradiction(empty: AgentState, messages: Iterable[str]) -> RecoveryResult:
@@ -186,8 +186,8 @@ def _waiting_decision(record: PodRecord, host: Host) -> Decision:
     """Return why a restored pod waits; it holds nothing, even if it would fit now."""
     if record.decision.rejection is not None:
         return record.decision
-    if missing := tuple(pending_admission.unknown_resources(host, record.pod)):
-        return pending_admission.rejected_for_missing_devices(record.decision, missing)
+    if missing_resources := tuple(pending_admission.unknown_resources(host, record.pod)):
+        return pending_admission.rejected_for_missing_devices(record.decision, missing_resources)
     return pending_admission.waiting_since_restart(record.decision)
 
 

@@ -113,16 +113,16 @@ class WaitingPods(WaitQueue[str, PodRecord]):
         return self.max_overtakes is not None and self.overtakes.get(uid, 0) >= self.max_overtakes
 
     def blocking_pod(
-        self, host: Host, decision: Decision, uids: Iterable[str], undecided: Collection[str] = ()
+        self, host: Host, decision: Decision, uids: Iterable[str], resources: Collection[str] = ()
     ) -> Pod | None:
         """Return the first of the blocking pods *uids* if the admission takes something that one of them could use.
 
-        *undecided* are resources whose devices a device plugin has yet to choose.
+        A device plugin has yet to choose the devices of *resources*.
         """
         if not decision.admitted:
             return None
         pods = [record.pod for uid in islice(uids, MAX_BLOCKING + 1) if (record := self.get(uid))]
-        if not pods or (len(pods) <= MAX_BLOCKING and not competes(host, decision, pods, undecided=undecided)):
+        if not pods or (len(pods) <= MAX_BLOCKING and not competes(host, decision, pods, resources=resources)):
             return None
         return pods[0]
 

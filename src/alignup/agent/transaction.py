@@ -96,9 +96,9 @@ class Transaction:
         if requests:
             decision = assume_no_preferences(self._host, pod, decision, answers)
         if decision.admitted and (self._before.wait_enabled or source != API_SOURCE):
-            missing = tuple(pending_admission.unknown_resources(self._host, pod))
-            if missing:
-                decision = pending_admission.rejected_for_missing_devices(decision, missing)
+            missing_resources = tuple(pending_admission.unknown_resources(self._host, pod))
+            if missing_resources:
+                decision = pending_admission.rejected_for_missing_devices(decision, missing_resources)
         if requests:
             served_resources = self._before.plugins if decision.admitted else ()
             requests = tuple(request for request in requests if request.resource in served_resources)
@@ -116,48 +116,50 @@ class Transaction:
         if record := self._check_known(pod):
             return self._admit_again(pod, record, source=source)
         admission = self.decide(pod, source=source)
-        if self._waiting and (blocking := self._blocking_pod(admission, self._waiting.uids())):
-            decision = pending_admission.waiting_behind(admission.decision, blocking)
+        if self._waiting and (blocking_pod := self._blocking_pod(admission, self._waiting.uids())):
+            decision = pending_admission.waiting_behind(admission.decision, blocking_pod)
             return self._record(replace(admission, decision=decision), AdmissionStatus.WAITING)
         if admission.decision.admitted:
-            if self._before.plugins and (pending := self._reserve(admission)):
-                return pending if source == API_SOURCE else self._wait_for_plugins(pending)
+            if self._before.plugins and (reservation := self._reserve(admission)):
+                return reservation if source == API_SOURCE else self._wait_for_plugins(reservation)
             self._host.apply(admission.decision)
             return self._record(admission, AdmissionStatus.ADMITTED)
         return self._wait_or_reject(admission)
 
     def apply_preferences(
-        self, pending: PendingAdmission, answers: PreferenceAnswers, *, last: bool = False
+        self, reservation: PendingAdmission, answers: PreferenceAnswers, *, last: bool = False
     ) -> AdmissionResult | PendingAdmission:
         """Place a pod again with the plugins' *answers*; after the *last* round, plugins are not asked again."""
-        if not self._unreserve(pending):
-            return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
-        admission = self.decide(pending.pod, source=pending.source, answers=answers, checked=True)
+        if not self._unreserve(reservation):
+            return AdmissionResult(pending_admission.released_while_pending(reservation.decision), None)
+        admission = self.decide(reservation.pod, source=reservation.source, answers=answers, checked=True)
         if not admission.decision.admitted:
-            return self._reject_pending(pending, admission.decision)
-        requests, seconds = () if last else admission.preference_requests, pending.seconds + admission.seconds
-        again = self._reserve(replace(admission, preference_requests=requests, seconds=seconds, ticket=pending.ticket))
+            return self._reject_pending(reservation, admission.decision)
+        requests, seconds = () if last else admission.preference_requests, reservation.seconds + admission.seconds
+        again = self._reserve(
+            replace(admission, preference_requests=requests, seconds=seconds, ticket=reservation.ticket)
+        )
         if again is None:
             raise AssertionError("a pod whose plugins stated preferences has devices of these plugins")
         return again
 
-    def commit(self, pending: PendingAdmission, grants: PodGrants) -> AdmissionResult:
-        admission = self._pending.get(pending.pod.uid)
-        if admission is None or admission.ticket is not pending.ticket:
-            return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
-        del self._pending[pending.pod.uid]
-        return self._record(pending, AdmissionStatus.ADMITTED, grants=grants)
+    def commit(self, reservation: PendingAdmission, grants: PodGrants) -> AdmissionResult:
+        admission = self._pending.get(reservation.pod.uid)
+        if admission is None or admission.ticket is not reservation.ticket:
+            return AdmissionResult(pending_admission.released_while_pending(reservation.decision), None)
+        del self._pending[reservation.pod.uid]
+        return self._record(reservation, AdmissionStatus.ADMITTED, grants=grants)
 
-    def fail(self, pending: PendingAdmission, error: ProviderError) -> AdmissionResult:
-        decision = pending_admission.rejected_by_plugin(pending.decision, error)
-        if not self._unreserve(pending):
+    def fail(self, admission: PendingAdmission, error: ProviderError) -> AdmissionResult:
+        decision = pending_admission.rejected_by_plugin(admission.decision, error)
+        if not self._unreserve(admission):
             return AdmissionResult(pending_admission.released_while_pending(decision), None)
-        return self._reject_pending(pending, decision)
+        return self._reject_pending(admission, decision)
 
-    def undo(self, pending: PendingAdmission) -> None:
+    def undo(self, admission: PendingAdmission) -> None:
         self.always = True
-        if self._unreserve(pending) and pending.pod.uid in self._waiting:
-            self._backing_off.add(pending.pod.uid)
+        if self._unreserve(admission) and admission.pod.uid in self._waiting:
+            self._backing_off.add(admission.pod.uid)
 
     def end_backoff(self, uid: str) -> bool:
         self._changed = self._changed or uid in self._backing_off
@@ -172,10 +174,10 @@ class Transaction:
     def release(self, uid: str, *, retry: bool = True) -> PodView | None:
         """Remove a pod and retry the waiting pods; ``None``: unknown uid."""
         view = self.state().pod_view(uid)
-        if pending := self._pending.get(uid):
-            self._unreserve(pending)
-            decision, now = pending_admission.waiting_for_devices(pending), self._clock.now()
-            record = PodRecord(pod=pending.pod, since=now, source=pending.source, decision=decision)
+        if admission := self._pending.get(uid):
+            self._unreserve(admission)
+            decision, now = pending_admission.waiting_for_devices(admission), self._clock.now()
+            record = PodRecord(pod=admission.pod, since=now, source=admission.source, decision=decision)
             view = view or build(PodView, record, status=AdmissionStatus.WAITING, position=None)
         if view is None:
             return None
@@ -193,15 +195,15 @@ class Transaction:
         return view
 
     def replace_pods(
-        self, removed: Iterable[str], added: Iterable[tuple[Pod, str]]
+        self, removed_uids: Iterable[str], new_pods: Iterable[tuple[Pod, str]]
     ) -> tuple[AdmissionResult | Exception, ...]:
         """Remove pods of manifests and add others, with their sources, before any waiting pod is retried.
 
         Return one result for each added pod; an error does not affect the others.
         """
-        views = [self.release(uid, retry=False) for uid in removed]
+        views = [self.release(uid, retry=False) for uid in removed_uids]
         results: list[AdmissionResult | Exception] = []
-        for pod, source in added:
+        for pod, source in new_pods:
             try:
                 result = self.admit(pod, source=source)
                 results.append(
@@ -239,21 +241,21 @@ class Transaction:
         if not self._admits_waiting:
             return
         misfits: set[str] = set()  # request keys that do not fit the current ledger
-        passed: list[str] = []
-        blocked, tries = False, MAX_TRIES
+        passed_uids: list[str] = []
+        is_blocked, tries = False, MAX_TRIES
         for record in self._waiting:
             uid = record.pod.uid
             if uid in self._pending or uid in self._backing_off:
                 continue
             new = record.pod.request_key not in misfits
-            if new and self._retry(record, passed if blocked else ()):
+            if new and self._retry(record, passed_uids if is_blocked else ()):
                 misfits.clear()
-                blocked = blocked or any(map(self._blocks, passed))
+                is_blocked = is_blocked or any(map(self._blocks, passed_uids))
             else:
                 misfits.add(record.pod.request_key)
-                passed.append(uid)
-                blocked = blocked or self._blocks(uid)
-            if blocked and new and not (tries := tries - 1):
+                passed_uids.append(uid)
+                is_blocked = is_blocked or self._blocks(uid)
+            if is_blocked and new and not (tries := tries - 1):
                 break
 
     def _retry(self, record: PodRecord, ahead: Collection[str]) -> bool:
@@ -263,22 +265,22 @@ class Transaction:
         except (AlignError, NotReadyError):  # must not keep other pods waiting
             return False
         decision = admission.decision
-        if decision.admitted and ahead and (blocking := self._blocking_pod(admission, ahead)):
-            decision = pending_admission.waiting_behind(decision, blocking)
+        if decision.admitted and ahead and (blocking_pod := self._blocking_pod(admission, ahead)):
+            decision = pending_admission.waiting_behind(decision, blocking_pod)
         if not decision.admitted:
             self._change_waiting().update(record.with_decision(decision))
             return False
-        if pending := self._reserve(admission):
-            self._change_waiting().update(record.with_decision(pending_admission.waiting_for_devices(pending)))
-            self.started.append(pending)
+        if reservation := self._reserve(admission):
+            self._change_waiting().update(record.with_decision(pending_admission.waiting_for_devices(reservation)))
+            self.started.append(reservation)
             return True
         self._host.apply(admission.decision)
         self._record(admission, AdmissionStatus.ADMITTED)
         return True
 
     def _blocking_pod(self, admission: PendingAdmission, ahead: Collection[str]) -> Pod | None:
-        undecided = {request.resource for request in admission.preference_requests}
-        return self._waiting.blocking_pod(self._host, admission.decision, filter(self._blocks, ahead), undecided)
+        resources = {request.resource for request in admission.preference_requests}
+        return self._waiting.blocking_pod(self._host, admission.decision, filter(self._blocks, ahead), resources)
 
     def _blocks(self, uid: str) -> bool:
         """Whether a waiting pod must not be overtaken; a pod that waits for a plugin blocks no other."""
@@ -324,34 +326,34 @@ class Transaction:
         if not requests:
             return None
         self._host.apply(admission.decision)
-        pending = replace(admission, device_requests=requests, ticket=admission.ticket or object())
-        self._pending[admission.pod.uid] = pending
+        reservation = replace(admission, device_requests=requests, ticket=admission.ticket or object())
+        self._pending[admission.pod.uid] = reservation
         self._changed = True
-        return pending
+        return reservation
 
-    def _unreserve(self, pending: PendingAdmission) -> bool:
+    def _unreserve(self, reservation: PendingAdmission) -> bool:
         """Release the resources of a pending pod; return whether it still held them."""
-        admission = self._pending.get(pending.pod.uid)
-        if admission is None or admission.ticket is not pending.ticket:
+        admission = self._pending.get(reservation.pod.uid)
+        if admission is None or admission.ticket is not reservation.ticket:
             return False
-        self._host.release(pending.pod.uid)
-        del self._pending[pending.pod.uid]
+        self._host.release(reservation.pod.uid)
+        del self._pending[reservation.pod.uid]
         self._changed = True
         return True
 
-    def _wait_for_plugins(self, pending: PendingAdmission) -> AdmissionResult:
+    def _wait_for_plugins(self, reservation: PendingAdmission) -> AdmissionResult:
         try:
-            admission = replace(pending, decision=pending_admission.waiting_for_devices(pending))
+            admission = replace(reservation, decision=pending_admission.waiting_for_devices(reservation))
             result = self._record(admission, AdmissionStatus.WAITING)
         except BusyError:
-            self._unreserve(pending)
+            self._unreserve(reservation)
             raise
-        self.started.append(pending)
+        self.started.append(reservation)
         return result
 
-    def _reject_pending(self, pending: PendingAdmission, decision: Decision) -> AdmissionResult:
+    def _reject_pending(self, reservation: PendingAdmission, decision: Decision) -> AdmissionResult:
         """Reject a pending pod, or let it wait; waiting pods may get its resources."""
-        uid, admission = pending.pod.uid, replace(pending, decision=decision)
+        uid, admission = reservation.pod.uid, replace(reservation, decision=decision)
         if (record := self._waiting.get(uid)) is not None:
             self._change_waiting().update(record.with_decision(decision))
             self._emit(EventKind.WAITING, admission)

@@ -66,10 +66,10 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
     admission = _Admission(pod, ledger, providers, rules)
     try:
         admission.align()
-    except _RejectedError as rejected:
-        return admission.decision(Outcome.REJECTED, rejection=rejected.args[0])
-    except PreferencesNeededError as needed:
-        return admission.decision(Outcome.ASKING, preference_requests=needed.requests)
+    except _RejectedError as rejection_error:
+        return admission.decision(Outcome.REJECTED, rejection=rejection_error.args[0])
+    except PreferencesNeededError as preferences_error:
+        return admission.decision(Outcome.ASKING, preference_requests=preferences_error.requests)
     return admission.decision(Outcome.ADMITTED)
 
 
@@ -91,12 +91,10 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
 def annotated_policy(pod: Pod, topology: TopologySettings) -> tuple[Policy, Scope]:
     """Return the policy and scope in the annotations of *pod*, else of *topology*; ``PodError`` if one is unknown."""
     problems = []
-    for annotation, supported in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
+    for annotation, enum in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
         value = pod.annotations.get(annotation)
-        if value is not None and value not in set(supported):
-            message = f'Unsupported value: "{value}": supported values: ' + ", ".join(
-                f'"{choice}"' for choice in supported
-            )
+        if value is not None and value not in set(enum):
+            message = f'Unsupported value: "{value}": supported values: ' + ", ".join(f'"{choice}"' for choice in enum)
             problems.append(Problem(f"metadata.annotations[{annotation}]", message))
     if problems:
         raise PodError(problems)
@@ -114,7 +112,9 @@ class _Admission:
         self.ledger = ledger
         self.providers = providers
         self.rules = rules
-        self.policy, self.scope = effective_policy(pod, rules)
+        policy, scope = effective_policy(pod, rules)
+        self.policy = policy
+        self.scope = scope
         self.ledgers = ledger.by_provider()
         self.hints: dict[str, Hint] = {}
         self.steps: list[MergeStep] = []
@@ -147,7 +147,7 @@ class _Admission:
         failure = fit.check_fit(
             self.pod,
             request=None if self.pod.statuses else self.usage,
-            used=self.ledger.used,
+            usage=self.ledger.used,
             allocatable=allocatable.with_devices(capacity),
             others=map(POD_OF, self.ledger.pods.values()),
         )
@@ -172,14 +172,14 @@ class _Admission:
             result = apply_strategy(result, merge_inputs, scores, options=options, nodes=nodes, distances=distances)
             if result.merged.rule is MergeRule.RANDOM and len(self.steps) < len(self.rules.chosen):
                 sets = {result.merged.nodes, *result.merged.runners_up}
-                assumed = self.rules.chosen[len(self.steps)]
-                result = choose_set(result, assumed, MergeRule.RANDOM, tuple(sorted(sets - {assumed})))
-        hint, accepted, (_, _, width, rule, runners_up) = result
+                assumed_nodes = self.rules.chosen[len(self.steps)]
+                result = choose_set(result, assumed_nodes, MergeRule.RANDOM, tuple(sorted(sets - {assumed_nodes})))
+        hint, admits, (_, _, width, rule, runners_up) = result
         container_name = None if container is None else container.name
         resources = CollectedResources(partial(_collect_resources, self.pod, container, considered_hints))
-        step = MergeStep(container_name, resources, width, rule, hint, runners_up, accepted)
+        step = MergeStep(container_name, resources, width, rule, hint, runners_up, admits)
         self.steps.append(step)
-        if not accepted:
+        if not admits:
             raise _RejectedError(self._not_aligned(step))
         return hint
 
@@ -256,7 +256,7 @@ _ProviderHints = tuple[Provider[Any], Any, HintsByResource, list[MergeInput]]
 
 def _score(considered_hints: Sequence[_ProviderHints], number: int, nodes: NodeSet) -> int:
     """Return how much of the resource of a merge input is allocated on *nodes*, in percent."""
-    owners = [(provider, ledger, merged) for provider, ledger, _, inputs in considered_hints for merged in inputs]
+    owners = [(provider, ledger, hints) for provider, ledger, _, inputs in considered_hints for hints in inputs]
     provider, ledger, (resource, *_) = owners[number]
     return score_share(*provider.allocated_share(ledger, resource or "", nodes))
 
@@ -310,10 +310,10 @@ def build_placements(
 
 
 def _keep(
-    admitted: AdmittedPod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules
+    admitted_pod: AdmittedPod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules
 ) -> Decision:
     """Admit a pod of the ledger again with the same allocation; the kubelet may reject it after a restart."""
-    pod = admitted.pod
+    pod = admitted_pod.pod
     try:
         policy, scope = effective_policy(pod, rules)
     except PodError:  # the annotations were not in effect at its admission, and are invalid
@@ -326,7 +326,7 @@ def _keep(
         policy=policy,
         scope=scope,
         outcome=Outcome.ADMITTED,
-        placements=build_placements(pod, admitted.hints, ledger, providers),
+        placements=build_placements(pod, admitted_pod.hints, ledger, providers),
         kept=True,
         before=ledger,
         after=ledger,

@@ -60,10 +60,10 @@ def split(bits: Bits, *, most: int | None = None) -> list[Bits]:
 
 def union(sets: Iterable[Bits]) -> Bits:
     """Return the members of all *sets*."""
-    joined = 0
+    mask = 0
     for bits in sets:
-        joined |= bits
-    return joined
+        mask |= bits
+    return mask
 
 
 def subsets(bits: Bits) -> list[Bits]:
@@ -128,13 +128,13 @@ def parse_spans(text: str) -> Spans:
         if first > last:
             raise ParseError(f"invalid range {quote(part)} ({first} > {last})")
         spans.append((first, last))
-    joined: list[tuple[int, int]] = []
+    merged_spans: list[tuple[int, int]] = []
     for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        if merged_spans and first <= merged_spans[-1][1] + 1:
+            merged_spans[-1] = (merged_spans[-1][0], max(last, merged_spans[-1][1]))
         else:
-            joined.append((first, last))
-    return tuple(joined)
+            merged_spans.append((first, last))
+    return tuple(merged_spans)
 
 
 def show_spans(spans: Spans) -> str:

@@ -68,15 +68,15 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
         masks = hints.fitting_sets()
         first_hints = tuple([Hint(mask, hints.prefers(mask)) for mask in masks[:MAX_SHOWN_HINTS]])
         return ShownHints(first_hints, resource.truncated or len(masks) > MAX_SHOWN_HINTS)
-    fitting: list[Hint] = []
-    for tested, mask in enumerate(iter_subsets(nodes, at_least=hints.min_width)):
-        if tested == _MAX_TESTED_SETS:
-            return ShownHints(tuple(fitting), more=True)
+    hints_that_fit: list[Hint] = []
+    for tests, mask in enumerate(iter_subsets(nodes, at_least=hints.min_width)):
+        if tests == _MAX_TESTED_SETS:
+            return ShownHints(tuple(hints_that_fit), more=True)
         if hints.fits(mask):
-            if len(fitting) == MAX_SHOWN_HINTS:
-                return ShownHints(tuple(fitting), more=True)
-            fitting.append(Hint(mask, hints.prefers(mask)))
-    return ShownHints(tuple(fitting), more=resource.truncated)
+            if len(hints_that_fit) == MAX_SHOWN_HINTS:
+                return ShownHints(tuple(hints_that_fit), more=True)
+            hints_that_fit.append(Hint(mask, hints.prefers(mask)))
+    return ShownHints(tuple(hints_that_fit), more=resource.truncated)
 
 
 class CollectedResources(Sequence[ResourceHints]):

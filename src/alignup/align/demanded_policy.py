@@ -190,12 +190,12 @@ def _unmet(inputs: Mapping[str, Hints], placements: Sequence[Placement], ledger:
     problem = ""
     for nodes in _node_sets(sites) if sites else ():
         several = nodes.bit_count() > 1
-        unsuited = [resource for resource, hints in inputs.items() if not _prefers(hints, nodes)]
+        resources = [resource for resource, hints in inputs.items() if not _prefers(hints, nodes)]
         subject = f"NUMA node{'s' if several else ''} {bits.show(nodes)} ({_describe_sites(placements, ledger)})"
         if policy is Policy.SINGLE_NUMA_NODE and several:
             problem = f"on {subject}, and {policy} demands one"
-        elif unsuited:
-            problem = f"on {subject}, which {policy} does not accept for {', '.join(unsuited)}"
+        elif resources:
+            problem = f"on {subject}, which {policy} does not accept for {', '.join(resources)}"
         else:
             return ""
     return problem

@@ -164,7 +164,7 @@ class EvictionSearch(Generic[Proof]):
     def _sets(self, count: int, size: int) -> Iterator[UnitSet]:
         """Yield the sets of *count* units that disturb *size* pods: sets with distinct holdings first.
 
-        Of large sets, those come first whose units share a NUMA node.
+        Large sets whose units share a NUMA node come first.
         """
         distinct = (
             tuple([unit for number, times in kinds.items() for unit in self.groups[number][:times]])
@@ -201,11 +201,8 @@ def _set_order(units: UnitSet) -> tuple[bool, EvictionCost, tuple[tuple[str, ...
     common = units[0].nodes
     for unit in units[1:]:
         common &= unit.nodes
-    return len(units) > 2 and not common, *_total_order(units)
-
-
-def _total_order(units: UnitSet) -> tuple[EvictionCost, tuple[tuple[str, ...], ...]]:
-    return EvictionCost.total([unit.cost for unit in units]), tuple([unit.pods for unit in units])
+    cost = EvictionCost.total([unit.cost for unit in units])
+    return len(units) > 2 and not common, cost, tuple([unit.pods for unit in units])
 
 
 def _order(unit: EvictionUnit) -> tuple[EvictionCost, tuple[str, ...]]:
@@ -232,7 +229,7 @@ class HostShortage(NamedTuple):
         # A pod that already holds devices may count on more of them.
         allocatable = host.rules.allocatable.with_devices(capacity)
         request = fit.effective_request(pod, allocatable)
-        return cls(fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable), capacity)
+        return cls(fit.insufficient_resources(request, usage=host.ledger.used, allocatable=allocatable), capacity)
 
     def may_be_covered(self, units: Sequence[EvictionUnit], count: int | None = None) -> bool:
         """Return whether *units*, or the *count* largest users of them, use as much as the host lacks."""
@@ -268,28 +265,28 @@ def find_units(
         for provider in host.providers
     }
     units = []
-    for arrival, (uid, admitted) in enumerate(host.ledger.pods.items()):
-        holdings, nodes = _holdings(host, admitted, needed_resources)
-        usage = admitted.usage
+    for arrival, (uid, admitted_pod) in enumerate(host.ledger.pods.items()):
+        holdings, nodes = _holdings(host, admitted_pod, needed_resources)
+        usage = admitted_pod.usage
         amounts = {PODS: 1, CPU: usage.milli_cpu, MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage}
         amounts |= usage.scalars
         uses = {short.resource: amounts.get(short.resource, 0) for short in shortage.shortfalls}
         if any(holdings) or any(uses.values()):
-            price = cost(arrival, admitted) if cost else default_cost(arrival, admitted)
+            price = cost(arrival, admitted_pod) if cost else default_cost(arrival, admitted_pod)
             units.append(EvictionUnit((uid,), price, (*holdings, *uses.items()), nodes, uses))
     return units
 
 
-def default_cost(arrival: int, admitted: AdmittedPod) -> EvictionCost:
+def default_cost(arrival: int, admitted_pod: AdmittedPod) -> EvictionCost:
     """Return the cost of a pod about which nothing more is known; an earlier *arrival* is a greater age."""
-    return EvictionCost(1, (admitted.pod.priority or 0,), admitted.usage.memory, -arrival)
+    return EvictionCost(1, (admitted_pod.pod.priority or 0,), admitted_pod.usage.memory, -arrival)
 
 
 def _holdings(
-    host: Host, admitted: AdmittedPod, needed_resources: Mapping[str, set[str]]
+    host: Host, admitted_pod: AdmittedPod, needed_resources: Mapping[str, set[str]]
 ) -> tuple[tuple[Hashable, ...], NodeSet]:
     """Return what a pod holds of *needed_resources*, and on which nodes."""
-    uid = admitted.pod.uid
+    uid = admitted_pod.pod.uid
     cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed_resources[host.cpus.name] else ((), 0)
     memory = host.ledger.memory
     by_container = [memory.pod_held[uid]] if uid in memory.pod_held else memory.held.get(uid, {}).values()
@@ -304,7 +301,7 @@ def _holdings(
     others = tuple(
         (provider.name, *item)
         for provider in host.others
-        for container in admitted.pod.all_containers
+        for container in admitted_pod.pod.all_containers
         for item in sorted(provider.describe(host.ledger.others[provider.name], uid, container.name).items())
     )
     return (cores, blocks, devices, others), nodes

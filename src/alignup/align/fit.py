@@ -57,8 +57,8 @@ class UsedResources(NamedTuple):
         totals: dict[str, int] = {}
         for name, amount in chain.from_iterable([amounts.items() for amounts in scalars if amounts]):
             totals[name] = totals.get(name, 0) + amount
-        used = {name: amount for name, amount in totals.items() if amount}
-        return cls(sum(milli_cpu), sum(memory), sum(ephemeral_storage), len(pods), used or _NO_SCALARS)
+        amounts = {name: amount for name, amount in totals.items() if amount}
+        return cls(sum(milli_cpu), sum(memory), sum(ephemeral_storage), len(pods), amounts or _NO_SCALARS)
 
     def plus(self, pod: FitRequest, *, by: int = 1) -> "UsedResources":
         scalars = self.scalars
@@ -109,12 +109,12 @@ class FitFailure(NamedTuple):
 def check_fit(
     pod: Pod,
     *,
-    used: UsedResources,
+    usage: UsedResources,
     allocatable: NodeAllocatable,
     others: Iterable[Pod] = (),
     request: FitRequest | None = None,
 ) -> FitFailure | None:
-    """Return why *pod* does not fit beside the *others*, which use *used*; ``None`` if it fits.
+    """Return why *pod* does not fit beside the *others* and their *usage*; ``None`` if it fits.
 
     *others* are iterated only if a critical pod does not fit. *request* is the pod's request if it is known already.
     """
@@ -126,13 +126,13 @@ def check_fit(
     request = request or demand.fit_request(pod)
     if request.scalars:
         request = effective_request(pod, allocatable, request=request)
-    insufficient = insufficient_resources(request, used=used, allocatable=allocatable)
+    insufficient = insufficient_resources(request, usage=usage, allocatable=allocatable)
     if not insufficient:
         return None
     if is_critical(pod) and (
-        missing := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
+        missing_amounts := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
     ):
-        resources = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
+        resources = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing_amounts.items())
         return FitFailure(UNEXPECTED_ADMISSION, f"{_NOTHING_TO_EVICT}[{resources}]", insufficient)
     return FitFailure(insufficient[0].reason, insufficient[0].message, insufficient)
 
@@ -164,24 +164,24 @@ def _only(request: FitRequest, names: Collection[str]) -> FitRequest:
 
 
 def insufficient_resources(
-    request: FitRequest, *, used: UsedResources, allocatable: NodeAllocatable
+    request: FitRequest, *, usage: UsedResources, allocatable: NodeAllocatable
 ) -> tuple[InsufficientResource, ...]:
     """Return everything that does not fit, in the kubelet's order; scalars, which it visits at random, are sorted.
 
     A request for none of a resource fits even if the resource is overused.
     """
-    compared = [
-        (PODS, 1, used.pods, allocatable.pods),
-        (CPU, request.milli_cpu, used.milli_cpu, allocatable.milli_cpu),
-        (MEMORY, request.memory, used.memory, allocatable.memory),
-        (EPHEMERAL_STORAGE, request.ephemeral_storage, used.ephemeral_storage, allocatable.ephemeral_storage),
+    comparisons = [
+        (PODS, 1, usage.pods, allocatable.pods),
+        (CPU, request.milli_cpu, usage.milli_cpu, allocatable.milli_cpu),
+        (MEMORY, request.memory, usage.memory, allocatable.memory),
+        (EPHEMERAL_STORAGE, request.ephemeral_storage, usage.ephemeral_storage, allocatable.ephemeral_storage),
     ]
-    for name, requested in sorted(request.scalars.items()):
-        compared.append((name, requested, used.scalars.get(name, 0), allocatable.scalars.get(name, 0)))
+    for name, amount in sorted(request.scalars.items()):
+        comparisons.append((name, amount, usage.scalars.get(name, 0), allocatable.scalars.get(name, 0)))
     insufficient = []
-    for name, requested, in_use, capacity in compared:
-        if requested > capacity - in_use and requested > 0:
-            insufficient.append(InsufficientResource(name, requested, in_use, capacity))
+    for name, amount, in_use, capacity in comparisons:
+        if amount > capacity - in_use and amount > 0:
+            insufficient.append(InsufficientResource(name, amount, in_use, capacity))
     return tuple(insufficient)
 
 
@@ -203,16 +203,16 @@ def still_missing(insufficient: Iterable[InsufficientResource], evicted_pods: It
 
     The kubelet estimates what that frees, which can be less than the pods use.
     """
-    missing = {short.resource: short.missing for short in insufficient}
+    missing_amounts = {short.resource: short.missing for short in insufficient}
     for pod in evicted_pods:
         if pod.has_pod_level_resources:
-            requested = demand.pod_level_amounts(pod.resources.requests)
+            amounts = demand.pod_level_amounts(pod.resources.requests)
         else:
-            requested = demand.requests(pod, pod_level=False, overhead=False)
-        for name in missing:
+            amounts = demand.requests(pod, pod_level=False, overhead=False)
+        for name in missing_amounts:
             if name == PODS:
-                missing[name] -= 1
-            elif name in requested and not requested[name].is_zero:
-                total = requested[name] + pod.overhead.get(name, Quantity.ZERO)
-                missing[name] -= total.milli() if name == CPU else total.value()
-    return {name: amount for name, amount in missing.items() if amount > 0}
+                missing_amounts[name] -= 1
+            elif name in amounts and not amounts[name].is_zero:
+                total = amounts[name] + pod.overhead.get(name, Quantity.ZERO)
+                missing_amounts[name] -= total.milli() if name == CPU else total.value()
+    return {name: amount for name, amount in missing_amounts.items() if amount > 0}

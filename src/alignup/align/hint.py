@@ -124,8 +124,8 @@ class HintList:
         hints = tuple(hints)
         flags: dict[NodeSet | None, bool] = dict(hints)
         if len(flags) < len(hints):
-            for nodes, preferred in hints:
-                flags[nodes] |= preferred
+            for nodes, is_preferred in hints:
+                flags[nodes] |= is_preferred
         anywhere = Hint(None, flags.pop(None)) if None in flags else None
         preferred_by_nodes = cast("dict[NodeSet, bool]", flags)
         return cls(
@@ -220,14 +220,14 @@ class AmountFamily:
     def _min_width(self) -> int:
         widths = [mask.bit_count() for mask in self.fixed_sets]
         width = self.required.bit_count()
-        missing = self.need - self._held(self.required)
+        missing_count = self.need - self._held(self.required)
         for node in self._search_tables().richest:
-            if missing <= 0 and width:
+            if missing_count <= 0 and width:
                 break
             if not self.required >> node & 1:
                 width += 1
-                missing -= self.amounts[node]
-        if missing <= 0 and width and not self.required & ~self.nodes:
+                missing_count -= self.amounts[node]
+        if missing_count <= 0 and width and not self.required & ~self.nodes:
             widths.append(width)
         return min(widths, default=0)
 
@@ -285,14 +285,14 @@ class AmountFamily:
     def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
         if nodes & ~self.nodes or self.required & ~(nodes | among) or (self.required & ~nodes).bit_count() > more:
             return False
-        missing = self.need - self._held(nodes)
+        missing_count = self.need - self._held(nodes)
         for node in self._search_tables().richest:
-            if missing <= 0 or more == 0:
+            if missing_count <= 0 or more == 0:
                 break
             if among >> node & 1:
-                missing -= self.amounts[node]
+                missing_count -= self.amounts[node]
                 more -= 1
-        return missing <= 0
+        return missing_count <= 0
 
 
 #: Hints for one resource as a provider returns them; ``None``: no preference; an empty sequence: impossible.
@@ -340,13 +340,13 @@ def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
             singles |= mask
     if hints.preferred_widths == 2:
         return singles, False
-    preferred = 0
+    preferred_mask = 0
     while singles:
         lowest = singles & -singles
         if hints.prefers(lowest):
-            preferred |= lowest
+            preferred_mask |= lowest
         singles ^= lowest
-    return preferred, False
+    return preferred_mask, False
 
 
 _MAX_CACHED_NODES = 10  #: up to this many nodes, all subsets are cached

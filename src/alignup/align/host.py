@@ -66,12 +66,12 @@ class Settings:
     kubelet_faults: bool = False
 
     def __post_init__(self) -> None:
-        for name, expected in _FIELD_TYPES.items():
-            if not isinstance(value := getattr(self, name), expected):
-                raise TypeError(f"Settings.{name} needs a {expected.__name__}, not {type(value).__name__}")
+        for name, expected_type in _FIELD_TYPES.items():
+            if not isinstance(value := getattr(self, name), expected_type):
+                raise TypeError(f"Settings.{name} needs a {expected_type.__name__}, not {type(value).__name__}")
         read_amounts(self, "reservation")
-        evaluated = {name: amount.under(self.release) for name, amount in self.reservation.items()}
-        object.__setattr__(self, "reservation", evaluated)
+        reservation = {name: amount.under(self.release) for name, amount in self.reservation.items()}
+        object.__setattr__(self, "reservation", reservation)
         if self.gates.release is not self.release:
             object.__setattr__(self, "gates", replace(self.gates, release=self.release))
 
@@ -127,9 +127,12 @@ class Host(Pictured):
             )
         with _errors_of("memory"):
             policy = MemoryPolicy(settings.memory_policy)
-            reserved = _reserved_by_node(settings, view) if policy is MemoryPolicy.STATIC else {}
+            reserved_sizes: Mapping[int, Mapping[str, int]] = {}
+            if policy is MemoryPolicy.STATIC:
+                reservation = settings.reserved_memory, settings.reservation
+                reserved_sizes = reserved_memory.reserved_by_node(*reservation, nodes=view.nodes)
         memory_settings = MemorySettings.of_gates(policy, gates, kubelet_faults=settings.kubelet_faults)
-        self.memory = MemoryProvider(memory_settings, view.nodes, reserved)
+        self.memory = MemoryProvider(memory_settings, view.nodes, reserved_sizes)
         self.others = tuple(others)
         self.providers: tuple[Provider[Any], ...] = (self.devices, self.cpus, self.memory, *self.others)
         names = [provider.name for provider in self.providers]
@@ -162,8 +165,8 @@ class Host(Pictured):
         """Return one row per container of the admitted pods, with what it holds."""
         return [
             {"pod": self.ledger.pod_name(uid)} | placement.to_row()
-            for uid, admitted in self.ledger.pods.items()
-            for placement in build_placements(admitted.pod, admitted.hints, self.ledger, self.providers)
+            for uid, admitted_pod in self.ledger.pods.items()
+            for placement in build_placements(admitted_pod.pod, admitted_pod.hints, self.ledger, self.providers)
         ]
 
     def copy(self) -> "Host":
@@ -256,15 +259,15 @@ class Host(Pictured):
         A scheduler finds no node for such a pod. A kubelet that gets it anyway ignores these requests, and so does
         :meth:`decide`.
         """
-        provided = self.ledger.devices.handled
-        missing: set[str] = set()
+        resources = self.ledger.devices.handled
+        missing_resources: set[str] = set()
         for container in pod.all_containers:
             for name, amount in container.resources.requests.items():
-                served = name in provided or name in pod.class_resources
-                served = served or (container.name, name) in pod.claimed_requests
-                if not served and is_extended(name) and amount.milli():
-                    missing.add(name)
-        return tuple(sorted(missing)) if missing else ()
+                is_served = name in resources or name in pod.class_resources
+                is_served = is_served or (container.name, name) in pod.claimed_requests
+                if not is_served and is_extended(name) and amount.milli():
+                    missing_resources.add(name)
+        return tuple(sorted(missing_resources)) if missing_resources else ()
 
     def apply(self, decision: Decision) -> None:
         """Apply an admission; ``StateError`` if the ledger has changed since the decision."""
@@ -306,13 +309,13 @@ class Host(Pictured):
         if uid not in self.ledger.pods:
             raise StateError(f"there is no pod {uid}")
         pod = self.ledger.pods[uid].pod
-        starting = next((candidate for candidate in pod.all_containers if candidate.name == container), None)
-        if starting is None:
+        started_container = next((candidate for candidate in pod.all_containers if candidate.name == container), None)
+        if started_container is None:
             raise StateError(f"pod {uid} has no container {container}")
         ledgers = self.ledger.by_provider()
         self.ledger = self.ledger.with_providers(
             {
-                provider.name: provider.start_container(ledgers[provider.name], pod, starting)
+                provider.name: provider.start_container(ledgers[provider.name], pod, started_container)
                 for provider in self.providers
             }
         )
@@ -355,13 +358,13 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     memory = [node.memory for node in machine.nodes] if machine.memory is None else [machine.memory]
     if sizes := [size for size in memory if size is not None]:
         capacity[MEMORY] = sum(sizes) - sum(huge.values())
-    reserved = settings.reservation
+    reserved_amounts = settings.reservation
     allocatable: dict[str, int] = {}
     for name, size in capacity.items():
-        whole, reservation = Quantity.of(size), reserved.get(name, Quantity.ZERO)
+        whole, reservation = Quantity.of(size), reserved_amounts.get(name, Quantity.ZERO)
         # An overflow wraps, as in the kubelet: an eviction threshold of NaN % is a reservation of -2**63.
         allocatable[name] = (whole - reservation).value() if whole > reservation else 0
-    cpus = 1000 * view.num_cpus - (reserved[CPU].milli() if CPU in reserved else 0)
+    cpus = 1000 * view.num_cpus - (reserved_amounts[CPU].milli() if CPU in reserved_amounts else 0)
     return NodeAllocatable(
         milli_cpu=max(0, cpus),
         memory=allocatable.pop(MEMORY, _UNLIMITED),
@@ -373,10 +376,6 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
 
 
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; the capacity of disks is always unknown
-
-
-def _reserved_by_node(settings: Settings, view: KubeletView) -> Mapping[int, Mapping[str, int]]:
-    return reserved_memory.reserved_by_node(settings.reserved_memory, settings.reservation, nodes=view.nodes)
 
 
 def _check_topology(settings: Settings, view: KubeletView) -> None:
@@ -409,9 +408,9 @@ def _type_error(machine: object, settings: object) -> TypeError:
 def _pod_type_error(pod: Pod) -> TypeError | None:
     """Return an error about the first part of *pod* with a wrong type; ``None`` if all types are right."""
 
-    def mismatch(field: str, value: object, expected: type) -> TypeError | None:
-        wrong = not isinstance(value, expected)
-        message = f"pod {pod.name}: {field} needs a {expected.__name__}, not {type(value).__name__}"
+    def mismatch(field: str, value: object, expected_type: type) -> TypeError | None:
+        wrong = not isinstance(value, expected_type)
+        message = f"pod {pod.name}: {field} needs a {expected_type.__name__}, not {type(value).__name__}"
         return TypeError(message) if wrong else None
 
     def mismatches() -> Iterator[TypeError | None]:
@@ -434,5 +433,5 @@ def check_pod(pod: Pod) -> None:
     except (AttributeError, TypeError) as error:
         raise _pod_type_error(pod) or error from error
     if not pod.uid or not consistent:
-        missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
-        raise PodError((*missing, *validation.validation_problems(pod)))
+        problems_of_uid = () if pod.uid else (Problem("metadata.uid", "Required value"),)
+        raise PodError((*problems_of_uid, *validation.validation_problems(pod)))

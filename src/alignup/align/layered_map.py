@@ -59,11 +59,11 @@ class LayeredMap(Mapping[Key, Value]):
     __slots__ = ("_base", "_layer", "_length", "_removed")
 
     def __init__(
-        self, base: dict[Key, Value], layer: dict[Key, Value], removed: frozenset[Key], *, length: int
+        self, base: dict[Key, Value], layer: dict[Key, Value], removed_keys: frozenset[Key], *, length: int
     ) -> None:
         self._base = base  #: must not change any more
         self._layer = layer  #: new values of keys of the base, and new keys
-        self._removed = removed  #: keys of the base; one that was added again is also in the layer
+        self._removed = removed_keys  #: keys of the base; one that was added again is also in the layer
         self._length = length
 
     @classmethod
@@ -149,8 +149,8 @@ class LayeredMap(Mapping[Key, Value]):
         return repr(self.to_dict())
 
 
-def _folded(layered: LayeredMap[Key, Value]) -> dict[Key, Value] | LayeredMap[Key, Value]:
-    return layered.to_dict() if layered.layer_size > MAX_LAYER else layered
+def _folded(layered_map: LayeredMap[Key, Value]) -> dict[Key, Value] | LayeredMap[Key, Value]:
+    return layered_map.to_dict() if layered_map.layer_size > MAX_LAYER else layered_map
 
 
 def _changed(old: dict[Key, Any], new: dict[Key, Any]) -> set[Key]:

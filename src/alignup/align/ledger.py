@@ -49,10 +49,10 @@ class Ledger:
 
     def pod_name(self, uid: str) -> str:
         """Return the namespace and name of a pod, or its uid if it has no name."""
-        admitted = self.pods.get(uid)
-        if admitted is None or not admitted.pod.namespace:
+        admitted_pod = self.pods.get(uid)
+        if admitted_pod is None or not admitted_pod.pod.namespace:
             return uid
-        return f"{admitted.pod.namespace}/{admitted.pod.name}"
+        return f"{admitted_pod.pod.namespace}/{admitted_pod.pod.name}"
 
     def alignment_key(self) -> tuple[Hashable, ...]:
         """Return a key that is equal for ledgers of one machine that place new pods alike, apart from device ids.
@@ -74,32 +74,32 @@ class Ledger:
         """Return this ledger with other provider ledgers, by provider name."""
         return self._with(ledgers, self.pods, self.used)
 
-    def with_pods(self, admitted: Iterable[AdmittedPod]) -> "Ledger":
+    def with_pods(self, admitted_pods: Iterable[AdmittedPod]) -> "Ledger":
         """Return this ledger with more pods, whose allocations it has already."""
-        pods, used = dict(self.pods), self.used
-        for pod in admitted:
+        pods, usage = dict(self.pods), self.used
+        for pod in admitted_pods:
             pods[pod.pod.uid] = pod
-            used = used.plus(pod.usage)
-        return self._with(self.by_provider(), pods, used)
+            usage = usage.plus(pod.usage)
+        return self._with(self.by_provider(), pods, usage)
 
-    def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any]) -> "Ledger":
+    def with_pod(self, admitted_pod: AdmittedPod, ledgers: Mapping[str, Any]) -> "Ledger":
         """Return this ledger with one more pod and the provider ledgers after its allocation."""
-        pods = with_item(self.pods, admitted.pod.uid, admitted)
-        return self._with(ledgers, pods, self.used.plus(admitted.usage))
+        pods = with_item(self.pods, admitted_pod.pod.uid, admitted_pod)
+        return self._with(ledgers, pods, self.used.plus(admitted_pod.usage))
 
     def without_pod(self, uid: str, ledgers: Mapping[str, Any]) -> "Ledger":
         """Return this ledger without a pod, with the provider ledgers after its release."""
-        used = self.used.plus(self.pods[uid].usage, by=-1)
-        return self._with(ledgers, without_item(self.pods, uid), used)
+        usage = self.used.plus(self.pods[uid].usage, by=-1)
+        return self._with(ledgers, without_item(self.pods, uid), usage)
 
-    def _with(self, ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> "Ledger":
+    def _with(self, ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], usage: UsedResources) -> "Ledger":
         return Ledger(
             devices=ledgers[DeviceLedger.PROVIDER],
             cpus=ledgers[CpuLedger.PROVIDER],
             memory=ledgers[MemoryLedger.PROVIDER],
             others={name: ledgers[name] for name in self.others} if self.others else self.others,
             pods=pods,
-            used=used,
+            used=usage,
             claims=self.claims,
             places=self.places,
         )

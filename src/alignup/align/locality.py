@@ -123,7 +123,7 @@ class Nearness(NamedTuple):
 
 
 def device_kind(device: "PciDevice") -> DeviceKind | None:
-    """Return what *device* is by its PCI class; ``None`` if it is none of the kinds whose location matters."""
+    """Return what *device* is by its PCI class; ``None`` if its location does not matter."""
     kind = device.kind or 0
     if kind >> 8 == _VGA and device.vendor in _CONSOLES:
         return None
@@ -179,7 +179,7 @@ class Locality:
 
     @property
     def note(self) -> str:
-        """Why the levels of the devices are unknown; empty if they are known, or there are no such devices."""
+        """Why the levels of the devices are unknown; empty if they are known, or the machine has no such devices."""
         if self.has_tree or self._stated or not self.devices:
             return ""
         return FLAT if self.flat else NO_TREE
@@ -208,7 +208,7 @@ class Locality:
     def _by_node(self, a: "PciDevice", b: "PciDevice", same: Level) -> Level | None:
         """Return *same* for one NUMA node and SYS for two. If the nodes are unknown, the CPUs near the devices decide.
 
-        All CPUs of the machine are near a device without a location, so those decide nothing.
+        All CPUs of the machine are near a device without a location, so its CPUs decide nothing.
         """
         if self._one_node:
             return same
@@ -258,7 +258,7 @@ class Locality:
     def group(self, address: str, level: Level) -> str | None:
         """Return what all devices at PIX, PXB or PHB have in common with a device; ``None`` if it is unknown.
 
-        Two devices of which the machine cannot say whether they share a root complex are in two groups.
+        Two devices are in two groups if the machine does not say whether they share a root complex.
         """
         path = self._path(address)
         if path is None:
@@ -293,8 +293,8 @@ class Locality:
     def islands(self) -> tuple[tuple[str, ...], ...]:
         """Return the devices that links beside PCIe connect, directly or through others, in groups of two or more."""
         pairs = [(link.devices[0], other) for link in self._links for other in link.devices[1:]]
-        linked = {address for pair in pairs for address in pair}
-        ordered_addresses = (*(address for address in self.pci if address in linked), *sorted(linked - self.pci.keys()))
+        ends = {address for pair in pairs for address in pair}
+        ordered_addresses = (*(address for address in self.pci if address in ends), *sorted(ends - self.pci.keys()))
         return tuple(group for group in components(ordered_addresses, pairs) if len(group) > 1)
 
 

@@ -160,8 +160,8 @@ class Distances:
             if b not in matrix[a]:
                 problems.append(f"NUMA node {a} has no distance to NUMA node {b}")
             elif not 0 <= (distance := matrix[a][b]) < MAX_DISTANCE:
-                expected = f"a number from 0 to {MAX_DISTANCE - 1}"
-                problems.append(f"NUMA node {a} has distance {distance} to NUMA node {b}, not {expected}")
+                expectation = f"a number from 0 to {MAX_DISTANCE - 1}"
+                problems.append(f"NUMA node {a} has distance {distance} to NUMA node {b}, not {expectation}")
         if problems:
             raise MachineError(problems)
         both = {a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in ids} for a in ids}
@@ -351,16 +351,16 @@ class Machine(Pictured):
             distances = distances if distances and node_ids == set(distances.ids) else None
         # CAdvisor looks for a core inside one node and one socket.
         lowest: dict[tuple[int | None, int, int], int] = {}
-        numbered = []
+        new_cpus = []
         for cpu in sorted(cpus, key=lambda cpu: cpu.id):
             core = lowest.setdefault((cpu.node, cpu.socket, cpu.core), cpu.id)
             cache = cpu.socket if cpu.cache is None else cpu.cache
-            numbered.append(Cpu(cpu.id, core=core, socket=cpu.socket, node=cpu.node, cache=cache))
+            new_cpus.append(Cpu(cpu.id, core=core, socket=cpu.socket, node=cpu.node, cache=cache))
         return KubeletView(
-            cpus=tuple(numbered),
-            num_cpus=self.report.num_cpus if self.report else len(numbered),
+            cpus=tuple(new_cpus),
+            num_cpus=self.report.num_cpus if self.report else len(new_cpus),
             num_cores=len(lowest),
-            num_sockets=self.report.num_sockets if self.report else len({cpu.socket for cpu in numbered}),
+            num_sockets=self.report.num_sockets if self.report else len({cpu.socket for cpu in new_cpus}),
             nodes=tuple(sorted(nodes, key=lambda node: node.id)),
             distances=distances,
         )

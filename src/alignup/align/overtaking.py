@@ -1,8 +1,8 @@
 """The overtaking of waiting pods: a pod may be admitted before them if it takes nothing that they could use.
 
-A pod takes something from a waiting pod if that one could be admitted later without the other pod, but not with it,
-whatever is released in between. :func:`competes` never misses that, and may see it where there is none. Two facts make
-it a simple comparison of amounts:
+A pod takes something from a waiting pod if the waiting pod could be admitted later without the other pod, but not with
+it, whatever is released in between. :func:`competes` never misses that, and may see it where there is none. Two facts
+make it a simple comparison of amounts:
 
 * A set of NUMA nodes is suitable for a request if it has enough free in total. A node that has enough for all waiting
   pods by itself makes every set with that node suitable, whatever else is taken or released, and a set without it is
@@ -30,16 +30,16 @@ from alignup.align.workload import Pod, demand
 _ALIGNED = {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}  #: the policies that reject a pod for its NUMA nodes
 
 
-def competes(host: Host, decision: Decision, waiting_pods: Sequence[Pod], *, undecided: Collection[str] = ()) -> bool:
+def competes(host: Host, decision: Decision, waiting_pods: Sequence[Pod], *, resources: Collection[str] = ()) -> bool:
     """Return whether the admission in *decision* may take something that one of *waiting_pods* could use.
 
-    *undecided* are resources whose devices a device plugin has yet to choose.
+    A device plugin has yet to choose the devices of *resources*.
     """
     old_ledger, new_ledger = decision.before, decision.after
     if old_ledger is None or new_ledger is None:
         return False
     try:
-        return _takes_something(host, decision.uid, old_ledger, new_ledger, waiting_pods, undecided)
+        return _takes_something(host, decision.uid, old_ledger, new_ledger, waiting_pods, resources)
     except PodError:  # invalid annotations: nothing is known about the policy of a waiting pod
         return True
 
@@ -50,10 +50,10 @@ def _takes_something(  # noqa: PLR0913, PLR0917 - only for competes
     old_ledger: Ledger,
     new_ledger: Ledger,
     waiting_pods: Sequence[Pod],
-    undecided: Collection[str],
+    resources: Collection[str],
 ) -> bool:
     return (
-        any(not _needs(host.devices, old_ledger.devices, pod).keys().isdisjoint(undecided) for pod in waiting_pods)
+        any(not _needs(host.devices, old_ledger.devices, pod).keys().isdisjoint(resources) for pod in waiting_pods)
         or any(old_ledger.others[provider.name] is not new_ledger.others[provider.name] for provider in host.others)
         or _fails_fit_check(host, old_ledger, new_ledger, waiting_pods)
         or _lacks_free(host, old_ledger, new_ledger, waiting_pods)
@@ -67,16 +67,16 @@ def _fails_fit_check(host: Host, old_ledger: Ledger, new_ledger: Ledger, waiting
         return False
     requests = [demand.fit_used(pod) for pod in waiting_pods]
     capacity = allocatable.with_devices(host.devices.capacity(new_ledger.devices, "")).scalars
-    compared = [(len(waiting_pods), allocatable.pods, old_ledger.used.pods, new_ledger.used.pods)]
+    comparisons = [(len(waiting_pods), allocatable.pods, old_ledger.used.pods, new_ledger.used.pods)]
     for name in ("milli_cpu", "memory", "ephemeral_storage"):
         total, earlier, now = (
             getattr(resources, name) for resources in (allocatable, old_ledger.used, new_ledger.used)
         )
-        compared.append((sum(getattr(request, name) for request in requests), total, earlier, now))
+        comparisons.append((sum(getattr(request, name) for request in requests), total, earlier, now))
     for name, total in capacity.items():
-        earlier, now = (used.scalars.get(name, 0) for used in (old_ledger.used, new_ledger.used))
-        compared.append((sum(request.scalars.get(name, 0) for request in requests), total, earlier, now))
-    return any(request > max(0, total - now) and now > earlier for request, total, earlier, now in compared)
+        earlier, now = (usage.scalars.get(name, 0) for usage in (old_ledger.used, new_ledger.used))
+        comparisons.append((sum(request.scalars.get(name, 0) for request in requests), total, earlier, now))
+    return any(request > max(0, total - now) and now > earlier for request, total, earlier, now in comparisons)
 
 
 def _lacks_free(host: Host, old_ledger: Ledger, new_ledger: Ledger, waiting_pods: Sequence[Pod]) -> bool:
@@ -112,17 +112,17 @@ def _lacks_free(host: Host, old_ledger: Ledger, new_ledger: Ledger, waiting_pods
 def _splits_memory(host: Host, uid: str, new_ledger: Ledger, waiting_pods: Sequence[Pod]) -> bool:
     """Return whether memory of the admitted pod may prevent memory on several nodes, or on a group of nodes."""
     groups = {block.nodes for blocks in new_ledger.memory.held.get(uid, {}).values() for block in blocks}
-    needing = {pod.uid: (pod, _needs(host.memory, new_ledger.memory, pod)) for pod in waiting_pods}
-    needing = {key: (pod, needs) for key, (pod, needs) in needing.items() if needs}
-    if not groups or not needing:
+    needs_by_uid = {pod.uid: (pod, _needs(host.memory, new_ledger.memory, pod)) for pod in waiting_pods}
+    needs_by_uid = {key: (pod, needs) for key, (pod, needs) in needs_by_uid.items() if needs}
+    if not groups or not needs_by_uid:
         return False
     if any(nodes.bit_count() != 1 for nodes in groups):
         return True
-    if any(effective_policy(pod, host.rules)[0] is Policy.BEST_EFFORT for pod, _ in needing.values()):
+    if any(effective_policy(pod, host.rules)[0] is Policy.BEST_EFFORT for pod, _ in needs_by_uid.values()):
         return True
     for node in bits.members(bits.union(groups)):
         on_node: Counter[str] = Counter()
-        for pod, needs in needing.values():
+        for pod, needs in needs_by_uid.values():
             if _usable_nodes(host, new_ledger, pod) >> node & 1:
                 on_node.update({type_: need.request for type_, need in needs.items()})
         if any(new_ledger.memory.free(1 << node, type_) < request for type_, request in on_node.items()):

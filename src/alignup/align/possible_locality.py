@@ -57,8 +57,8 @@ def find_unmet_locality(
 ) -> UnmetLocality | None:
     """Return the first demand that some predicted choice of devices does not satisfy; ``None``: all satisfy all.
 
-    *others* are the devices of other pods. *unsettled* are sets of devices of which other pods have got some, perhaps
-    others than predicted. A container that may get one device of such a set may get any of them.
+    *others* are the devices of other pods. *unsettled* are sets of devices. Other pods have got some devices of each
+    set, perhaps not the predicted ones. A container that may get one device of such a set may get any of them.
     """
     for demand in demands:
         for placement in placements:
@@ -96,16 +96,16 @@ def _check(
     return unknown_answer or DemandAnswer(satisfied=True)
 
 
-def device_options(placement: Placement, resource: str, unsettled: Sequence[Collection[str]]) -> tuple[Option, ...]:
-    """Return how the devices of one resource may be chosen for a container, *unsettled* ones among them."""
+def device_options(placement: Placement, resource: str, open_sets: Sequence[Collection[str]]) -> tuple[Option, ...]:
+    """Return the options for the devices of one resource in a container. Each of *open_sets* may go either way."""
     ids, choices = placement.devices[resource], placement.choices.get(resource)
     options = choices.options if choices and choices.options else ((Pool(len(ids), ids),),)
     possible = {id_ for option in options for pool in option for id_ in pool.ids}
-    remaining = list(unsettled)
-    while joining := [devices for devices in remaining if not possible.isdisjoint(devices)]:
-        possible.update(*joining)
-        remaining = [devices for devices in remaining if possible.isdisjoint(devices)]
-    return options if len(remaining) == len(unsettled) else ((Pool(len(ids), tuple(sorted(possible))),),)
+    device_sets = list(open_sets)
+    while joined_sets := [devices for devices in device_sets if not possible.isdisjoint(devices)]:
+        possible.update(*joined_sets)
+        device_sets = [devices for devices in device_sets if possible.isdisjoint(devices)]
+    return options if len(device_sets) == len(open_sets) else ((Pool(len(ids), tuple(sorted(possible))),),)
 
 
 def _choices(options: Mapping[str, tuple[Option, ...]]) -> Iterator[dict[str, list[str]]]:

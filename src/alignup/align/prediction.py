@@ -31,21 +31,21 @@ def predict(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rul
     """Decide on *pod* as its kubelet does; the first of *providers* is the provider of devices."""
     matters = effective_policy(pod, rules)[0] is not Policy.NONE
     search = _Search(ledger.devices, pod.all_containers[-1].name if matters else None)
-    choosing = (replace(providers[0], chooser=search.choose), *providers[1:])  # type: ignore[type-var]
-    decisions = [decide(pod, ledger, providers=choosing, rules=rules)]
+    providers_with_chooser = (replace(providers[0], chooser=search.choose), *providers[1:])  # type: ignore[type-var]
+    decisions = [decide(pod, ledger, providers=providers_with_chooser, rules=rules)]
     if not search.choices:
         return decisions[0]
     while len(decisions) < MAX_DECISIONS and search.start_next():
-        decisions.append(decide(pod, ledger, providers=choosing, rules=rules))
-    admitting = [decision for decision in decisions if decision.admitted]
+        decisions.append(decide(pod, ledger, providers=providers_with_chooser, rules=rules))
+    admissions = [decision for decision in decisions if decision.admitted]
     rejections = [decision.rejection for decision in decisions if decision.rejection]
     rejections += [_crash(choices) for choices in search.choices.values() if choices.crashes]
     possible = PossibleDevices(
-        rejection=rejections[0] if rejections and admitting else None,
-        variants=tuple([decision.placements for decision in admitting[1:]]),
+        rejection=rejections[0] if rejections and admissions else None,
+        variants=tuple([decision.placements for decision in admissions[1:]]),
         complete=not search.start_next(),
     )
-    decision, choices = (admitting or decisions)[0], search.possible_choices()
+    decision, choices = (admissions or decisions)[0], search.possible_choices()
     placements = [
         replace(
             placement,

@@ -5,8 +5,9 @@ the decimal form is rounded away from zero to billionths when it is parsed, and 
 Where Kubernetes would compute for hours, a :class:`QuantityError` is raised: for numbers of more than ``MAX_DIGITS``
 digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
 
-A parsed amount follows the rules up to Kubernetes 1.37. :meth:`Quantity.under` returns it by those of another release:
-since 1.38, overflows saturate, rounding is away from zero always, and more numbers have the 64-bit form.
+A parsed amount follows the rules up to Kubernetes 1.37. :meth:`Quantity.under` returns the quantity by the rules of
+another release: since 1.38, overflows saturate, rounding is away from zero always, and more numbers have the 64-bit
+form.
 """
 
 import re
@@ -65,8 +66,8 @@ def read_amounts(owner: object, field: str) -> None:
     amounts = getattr(owner, field)
     if not isinstance(amounts, Mapping):
         raise TypeError(f"{field} needs a Mapping of resources to amounts, not {type(amounts).__name__}")
-    parsed = {resource: read_amount(f"{field}[{resource}]", amount) for resource, amount in amounts.items()}
-    object.__setattr__(owner, field, parsed)
+    quantities = {resource: read_amount(f"{field}[{resource}]", amount) for resource, amount in amounts.items()}
+    object.__setattr__(owner, field, quantities)
 
 
 class QuantityFormat(StrEnum):
@@ -248,9 +249,9 @@ class Quantity:
         a, b = self.unscaled, other.unscaled
         gap = self.power - other.power
         if gap > 0:
-            a = _raise_past(a, gap, bound=b)
+            a = _raise_past(a, gap, limit=b)
         elif gap < 0:
-            b = _raise_past(b, -gap, bound=a)
+            b = _raise_past(b, -gap, limit=a)
         return (a > b) - (a < b)
 
     def _plus(self, other: "Quantity", b: int) -> "Quantity":
@@ -347,10 +348,10 @@ def _divide_dec(number: int, places: int) -> int:
     return _low64(quotient + (rest != 0))
 
 
-def _raise_past(number: int, places: int, *, bound: int) -> int:
-    """Return *number* times ten to the *places*, or any number of its sign beyond *bound* if the product is."""
-    if 3 * places > bound.bit_length():  # then the product, over 8 ** places, is beyond
-        return ((number > 0) - (number < 0)) * (abs(bound) + 1)
+def _raise_past(number: int, places: int, *, limit: int) -> int:
+    """Return *number* times ten to the *places*, or any number of its sign beyond *limit* if the product is."""
+    if 3 * places > limit.bit_length():  # then the product, over 8 ** places, is beyond
+        return ((number > 0) - (number < 0)) * (abs(limit) + 1)
     product: int = number * 10**places
     return product
 

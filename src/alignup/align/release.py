@@ -271,7 +271,7 @@ def with_preview(release: Release, name: str) -> Release:
 
 
 def release_note(version: str) -> str:
-    """Say how far the answers for a *version* are known to be those of its kubelet; empty if they are."""
+    """Say how far the answers for a *version* are known to agree with its kubelet; empty if they are."""
     minor, release = _parse_minor(version), find_release(version)
     if minor != release.minor:
         return f"Kubernetes 1.{minor} is not known: the answers are those of {release.describe()}"

@@ -40,41 +40,42 @@ class ResizeVerdict(NamedTuple):
         return f"The resize of pod {pod.namespace}/{pod.name} is {self.outcome}{detail}"
 
 
-def decide_resize(host: Host, running: Pod, resized: Pod) -> ResizeVerdict:
-    """Return what the kubelet of *host* does when *running*, one of its pods, is to become *resized*."""
+def decide_resize(host: Host, running_pod: Pod, resized_pod: Pod) -> ResizeVerdict:
+    """Return what the kubelet of *host* does when *running_pod*, one of its pods, is to become *resized_pod*."""
     gates = host.settings.gates
     if not gates.on("InPlacePodVerticalScaling"):
         return ResizeVerdict(ResizeOutcome.INFEASIBLE, "InPlacePodVerticalScaling is disabled")
-    if running.has_pod_level_resources or resized.has_pod_level_resources:
+    if running_pod.has_pod_level_resources or resized_pod.has_pod_level_resources:
         if not gates.on("PodLevelResources"):
-            running, resized = running.without_pod_level_resources(), resized.without_pod_level_resources()
+            running_pod = running_pod.without_pod_level_resources()
+            resized_pod = resized_pod.without_pod_level_resources()
         elif not gates.on(_POD_LEVEL_GATE):
             exists = _POD_LEVEL_GATE in gates.release.gates
             message = f"{_POD_LEVEL_GATE} is disabled" if exists else "pods with pod-level resources cannot be resized"
             return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
-    if running.qos is QoS.GUARANTEED and (message := _static_policy(host, running, resized)):
+    if running_pod.qos is QoS.GUARANTEED and (message := _static_policy(host, running_pod, resized_pod)):
         return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
     allocatable = host.rules.allocatable
     if allocatable is None:
         return ResizeVerdict(ResizeOutcome.DONE)
-    request = demand.fit_request(resized)
+    request = demand.fit_request(resized_pod)
     if host.settings.release.checks_capacity_of_resizes:
-        for name, requested, capacity in (
+        for name, amount, capacity in (
             (MEMORY, request.memory, allocatable.memory),
             (CPU, request.milli_cpu, allocatable.milli_cpu),
         ):
-            if requested > capacity:
-                message = f"Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+            if amount > capacity:
+                message = f"Node didn't have enough capacity: {name}, requested: {amount}, capacity: {capacity}"
                 return ResizeVerdict(ResizeOutcome.INFEASIBLE, message)
-    resident = host.ledger.pods.get(running.uid)
-    used = host.ledger.used if resident is None else host.ledger.used.plus(resident.usage, by=-1)
-    others = (admitted.pod for uid, admitted in host.ledger.pods.items() if uid != running.uid)
-    devices = host.ledger.devices.allocatable(running.uid)
-    failure = check_fit(resized, used=used, allocatable=allocatable.with_devices(devices), others=others)
+    resident = host.ledger.pods.get(running_pod.uid)
+    usage = host.ledger.used if resident is None else host.ledger.used.plus(resident.usage, by=-1)
+    others = (admitted_pod.pod for uid, admitted_pod in host.ledger.pods.items() if uid != running_pod.uid)
+    devices = host.ledger.devices.allocatable(running_pod.uid)
+    failure = check_fit(resized_pod, usage=usage, allocatable=allocatable.with_devices(devices), others=others)
     return ResizeVerdict(ResizeOutcome.DEFERRED, failure.message) if failure else ResizeVerdict(ResizeOutcome.DONE)
 
 
-def _static_policy(host: Host, running: Pod, resized: Pod) -> str:
+def _static_policy(host: Host, running_pod: Pod, resized_pod: Pod) -> str:
     """Return the kubelet's message if a static policy forbids to resize a Guaranteed pod; empty if none does."""
     gates, by_resource = host.settings.gates, host.settings.release.resizes_by_resource
     for resource, static, manager, policy, gate in (
@@ -89,16 +90,18 @@ def _static_policy(host: Host, running: Pod, resized: Pod) -> str:
             continue
         if not by_resource:
             return f"Resize is infeasible for Guaranteed Pods alongside {manager} Manager static policy"
-        if _is_changed(running, resized, resource):
+        if _is_changed(running_pod, resized_pod, resource):
             return f'Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy "{policy}"'
     return ""
 
 
-def _is_changed(running: Pod, resized: Pod, resource: str) -> bool:
+def _is_changed(running_pod: Pod, resized_pod: Pod, resource: str) -> bool:
     """Return whether a container or sidecar requests another amount; ordinary init containers have ended."""
-    old_requests = {container.name: container.resources.requests.get(resource) for container in running.all_containers}
+    old_requests = {
+        container.name: container.resources.requests.get(resource) for container in running_pod.all_containers
+    }
     return any(
         container.resources.requests.get(resource) != old_requests.get(container.name)
-        for container in resized.all_containers
-        if not resized.is_ordinary_init(container.name)
+        for container in resized_pod.all_containers
+        if not resized_pod.is_ordinary_init(container.name)
     )

@@ -49,12 +49,12 @@ class PodChange:
 
     def describe(self, release: Release) -> str:
         if self.waits:
-            rejected = f"would be rejected by a kubelet {release}: {self.reason}: {self.message}"
-            return f"{self.pod}, which waits, {rejected if self.reason else self.message}"
-        rejected = f"is rejected when a kubelet {release} starts: {self.reason}: {self.message}"
+            message = f"would be rejected by a kubelet {release}: {self.reason}: {self.message}"
+            return f"{self.pod}, which waits, {message if self.reason else self.message}"
+        message = f"is rejected when a kubelet {release} starts: {self.reason}: {self.message}"
         change = f"gets other resources when a kubelet {release} starts: {self.message}"
         now = "; a restart of the present kubelet does the same" if self.also_now else ""
-        return f"{self.pod} {rejected if self.reason else change}{now}"
+        return f"{self.pod} {message if self.reason else change}{now}"
 
     @property
     def severity(self) -> UpgradeSeverity:
@@ -113,13 +113,13 @@ def _held(ledger: Ledger, uid: str) -> dict[str, object]:
     }
 
 
-def compare_restarts(old: Restart, new: Restart, waiting: Iterable[Pod] = ()) -> tuple[PodChange, ...]:
+def compare_restarts(old: Restart, new: Restart, waiting_pods: Iterable[Pod] = ()) -> tuple[PodChange, ...]:
     """Return the changes of a *new* kubelet. Changes that a restart of the *old* kubelet brings as well are marked.
 
-    Pods that are *waiting* are asked about afterwards, each alone.
+    The *waiting_pods* are decided afterwards, each alone.
     """
-    running = (replace(change, also_now=change == old.changes.get(uid)) for uid, change in new.changes.items())
-    return *running, *_waiting_changes(old.host, new.host, waiting)
+    running_changes = (replace(change, also_now=change == old.changes.get(uid)) for uid, change in new.changes.items())
+    return *running_changes, *_waiting_changes(old.host, new.host, waiting_pods)
 
 
 def _waiting_changes(old: Host, new: Host, pods: Iterable[Pod]) -> Iterator[PodChange]:

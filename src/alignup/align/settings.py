@@ -97,7 +97,7 @@ class TopologyOptions:
 
 @dataclass(frozen=True, slots=True)
 class TopologySettings:
-    """All settings of the topology manager; text becomes a policy or scope, ``SettingsError`` if it is none.
+    """All settings of the topology manager; text becomes a policy or scope; ``SettingsError`` for any other text.
 
     ``limit_nodes`` rejects machines with more than ``TopologyOptions.max_nodes`` NUMA nodes, as the kubelet does. It
     can be turned off, since merging here is fast even on 64 nodes.
@@ -119,8 +119,8 @@ class TopologySettings:
         """Parse the fields of a KubeletConfiguration with the kubelet's checks; policy none ignores the others."""
         if policy == Policy.NONE:
             return cls(limit_nodes=limit_nodes)
-        parsed = TopologyOptions.parse(options, gates=gates)
-        return cls(policy=Policy(policy), scope=Scope(scope), options=parsed, limit_nodes=limit_nodes)
+        topology = TopologyOptions.parse(options, gates=gates)
+        return cls(policy=Policy(policy), scope=Scope(scope), options=topology, limit_nodes=limit_nodes)
 
     def check_machine(self, *, nodes: int, distances: bool) -> None:
         """Raise if the kubelet would not start on a machine with this many NUMA nodes, or without distances."""

@@ -53,11 +53,11 @@ class SharedPool:
     @cached_property
     def node_cpus(self) -> dict[int, CpuSet]:
         """Return the CPUs by NUMA node, without nodes that have no CPUs; CPUs in no node are left out."""
-        grouped: dict[int, CpuSet] = {}
+        cpus_by_node: dict[int, CpuSet] = {}
         for cpu in self.machine.cpus:
             if cpu.node is not None and self.cpus >> cpu.id & 1:
-                grouped[cpu.node] = grouped.get(cpu.node, 0) | 1 << cpu.id
-        return dict(sorted(grouped.items()))
+                cpus_by_node[cpu.node] = cpus_by_node.get(cpu.node, 0) | 1 << cpu.id
+        return dict(sorted(cpus_by_node.items()))
 
     @cached_property
     def node_memory(self) -> dict[int, int]:
@@ -109,9 +109,9 @@ def divide_pool(
     for pod in new:
         division.put(pod, division.best(pod)[1])
     movable = [pod for pod in ordered_pods if not pod.pinned & pool.nodes]
-    moved = 1
-    while moved:  # it ends: every move makes the division strictly better
-        moved = sum(division.improve(pod) for pod in movable)
+    moves = 1
+    while moves:  # it ends: every move makes the division strictly better
+        moves = sum(division.improve(pod) for pod in movable)
     memory = _memory_nodes(pool, ordered_pods, division.placed, earlier)
     return {
         pod.uid: PoolShare(nodes := division.placed[pod.uid], pool.cpus_of(nodes), memory[pod.uid])
@@ -166,9 +166,9 @@ class _Division:
         A node has room for its part of the requests if the capacity of the set is above a limit that depends on the
         node alone. So one look for the nodes whose limit is not below it is enough, however many nodes the set has.
         """
-        needed = pod.cpu * _UNIT
+        needed_units = pod.cpu * _UNIT
         limits = sorted(
-            (max(needed * capacity // (max(capacity - self._requested[node], 0) + 1), needed - 1), node)
+            (max(needed_units * capacity // (max(capacity - self._requested[node], 0) + 1), needed_units - 1), node)
             for node, capacity in self._capacity.items()
         )
         from_limit = list(accumulate((1 << node for _, node in reversed(limits)), or_, initial=0))[::-1]
@@ -189,10 +189,10 @@ class _Division:
     def cost(self, pod: SharedPod, nodes: NodeSet) -> _Cost:
         """Return what *pod* on *nodes* adds to the cost."""
         overload = imbalance = 0
-        for node, requested, weight in self._parts(pod, nodes):
-            capacity, requests, weighed = self._capacity[node], self._requested[node], self._weight[node]
-            overload += max(requests + requested - capacity, 0) - max(requests - capacity, 0)
-            imbalance += weight * (2 * weighed + weight) // capacity  # the growth of its square
+        for node, request, weight in self._parts(pod, nodes):
+            capacity, requests, node_weight = self._capacity[node], self._requested[node], self._weight[node]
+            overload += max(requests + request - capacity, 0) - max(requests - capacity, 0)
+            imbalance += weight * (2 * node_weight + weight) // capacity  # the growth of its square
         members, total = self._members(nodes)
         distances = self._pool.machine.distances
         distance = distances.total(nodes) if distances and len(members) > 1 else 0
@@ -202,8 +202,8 @@ class _Division:
         return sum(max(capacity - self._requested[node], 0) for node, capacity in self._capacity.items())
 
     def _charge(self, pod: SharedPod, nodes: NodeSet, *, sign: int) -> None:
-        for node, requested, weight in self._parts(pod, nodes):
-            self._requested[node] += sign * requested
+        for node, request, weight in self._parts(pod, nodes):
+            self._requested[node] += sign * request
             self._weight[node] += sign * weight
 
     def _parts(self, pod: SharedPod, nodes: NodeSet) -> Iterator[tuple[int, int, int]]:
@@ -227,18 +227,18 @@ def _memory_nodes(
     """Return the memory nodes of each pod: the nodes of its CPUs if all pods confined there fit, or all nodes."""
     free = dict(pool.node_memory)
     everywhere = bits.of(free)
-    confined: dict[str, NodeSet] = {}
+    nodes_of_pods: dict[str, NodeSet] = {}
     for pod in sorted(pods, key=lambda pod: (not (pod.uid in earlier and earlier[pod.uid].memory_nodes), pod.uid)):
         nodes = [node for node in bits.members(nodes_by_pod[pod.uid]) if node in free]
         if pod.pinned:
-            confined[pod.uid] = 0
+            nodes_of_pods[pod.uid] = 0
             continue
-        confined[pod.uid] = everywhere
+        nodes_of_pods[pod.uid] = everywhere
         if nodes and pod.memory is not None and pod.memory <= sum(free[node] for node in nodes):
-            confined[pod.uid] = bits.of(nodes)
+            nodes_of_pods[pod.uid] = bits.of(nodes)
             rest = pod.memory
             for node in sorted(nodes, key=lambda node: (-free[node], node)):
-                used = min(rest, free[node])
-                free[node] -= used
-                rest -= used
-    return confined
+                used_size = min(rest, free[node])
+                free[node] -= used_size
+                rest -= used_size
+    return nodes_of_pods

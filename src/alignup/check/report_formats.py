@@ -25,13 +25,13 @@ def describe(finding: CheckFinding) -> str:
 
 
 def to_document(
-    findings: Sequence[CheckFinding], *, workloads: int, profiles: Sequence[str], accepted: int
+    findings: Sequence[CheckFinding], *, workloads: int, profiles: Sequence[str], ignored_count: int
 ) -> dict[str, Any]:
     return {
         "version": VERSION,
         "workloads": workloads,
         "nodes": list(profiles),
-        "accepted": accepted,
+        "accepted": ignored_count,
         "findings": [finding.to_document() for finding in findings],
     }
 

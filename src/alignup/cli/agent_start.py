@@ -108,8 +108,8 @@ def _web_address(options: AgentCommandOptions) -> TcpAddress | None:
 
 
 def _import_state(host: HostOptions, directory: Path) -> ImportedState:
-    restored = inputs.read_host(host).host
-    return ImportedState(restored.ledger, read_grants(directory, restored.settings.gates))
+    restored_host = inputs.read_host(host).host
+    return ImportedState(restored_host.ledger, read_grants(directory, restored_host.settings.gates))
 
 
 def _absolute(path: Path | None) -> Path | None:

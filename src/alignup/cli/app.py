@@ -166,8 +166,8 @@ def define_command(
     """Make a function the command *name*, with example *lines* at the end of its help."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        summarized = summary or COMMANDS[name]
-        command = click.command(name, cls, short_help=summarized, epilog=examples(*lines))(function)
+        short_help = summary or COMMANDS[name]
+        command = click.command(name, cls, short_help=short_help, epilog=examples(*lines))(function)
         if any(isinstance(param, click.Option) and param.name in {"files", "pods"} for param in command.params):
             command.params.append(_IGNORE_UNKNOWN_OPTION)
         command.params.append(DEBUG_OPTION)

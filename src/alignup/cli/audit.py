@@ -86,7 +86,7 @@ def _document(report: AuditReport) -> dict[str, Any]:
     return {
         "version": VERSION,
         "runs": [{**run.record.to_document(), "processes": list(run.pids)} for run in report.runs],
-        "drift": [{**drift._asdict(), "fixed": fixed} for drift, fixed in drifts],
+        "drift": [{**drift._asdict(), "fixed": is_fixed} for drift, is_fixed in drifts],
         "troubles": list(report.failures),
     }
 

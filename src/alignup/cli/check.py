@@ -90,7 +90,7 @@ def command(  # noqa: PLR0913 - options
     inputs.check_writable("--write-baseline", write_baseline)
     with inputs.input_errors(Place("--baseline"), advice="Write one with --write-baseline FILE."):
         baseline_keys = ignored_findings.read_baseline(baseline) if baseline else frozenset()
-    findings, checked, accepted = _find(paths, profiles, baseline_keys)
+    findings, total, ignored_count = _find(paths, profiles, baseline_keys)
     if write_baseline is not None:
         with inputs.input_errors(Place("--write-baseline"), advice=inputs.WRITABLE):
             count = ignored_findings.write_baseline(write_baseline, findings)
@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913 - options
         return
     names = [profile.name for profile in profiles]
     if output in terminal.DOCUMENTS:
-        document = report_formats.to_document(findings, workloads=checked, profiles=names, accepted=accepted)
+        document = report_formats.to_document(findings, workloads=total, profiles=names, ignored_count=ignored_count)
         terminal.print_as(output, document)
     elif output == "sarif":
         terminal.print_document(json.dumps(report_formats.to_sarif(findings), indent=1) + "\n")
@@ -106,7 +106,7 @@ def command(  # noqa: PLR0913 - options
         for line in report_formats.to_github(findings):
             terminal.print_line(line)
     else:
-        _print_table(findings, checked, names, accepted)
+        _print_table(findings, total, names, ignored_count)
     if any(finding.answer.level.rank <= FindingLevel(fail_on).rank for finding in findings):
         raise click.exceptions.Exit(FAILED)
 
@@ -117,21 +117,21 @@ def _find(
     """Return the findings, the number of workloads, and the number of accepted findings."""
     check = TemplateCheck(profiles)
     findings: list[CheckFinding] = []
-    checked = accepted = 0
+    total = ignored_count = 0
     newest = max((profile.host.settings.gates for profile in profiles), key=lambda gates: gates.release.minor)
-    with terminal.waiting_message(lambda: f"Checking {pluralize(checked, 'workload')}"):
+    with terminal.waiting_message(lambda: f"Checking {pluralize(total, 'workload')}"):
         for manifest, workloads in _read_workloads(paths, newest):
             comments = ignored_findings.IgnoreComments(manifest.text.decode(errors="replace"))
             for workload in workloads:
-                checked += 1
+                total += 1
                 codes = comments.codes_at(workload.source.line)
                 with inputs.input_errors(Place.at(workload.source)):
                     for finding in check.findings(workload):
                         if ignored_findings.is_accepted(finding, codes, baseline):
-                            accepted += 1
+                            ignored_count += 1
                         else:
                             findings.append(finding)
-    return findings, checked, accepted
+    return findings, total, ignored_count
 
 
 def _read_profiles(nodes: Sequence[str], cluster: Path | None) -> list[NodeProfile]:
@@ -140,8 +140,8 @@ def _read_profiles(nodes: Sequence[str], cluster: Path | None) -> list[NodeProfi
         with inputs.input_errors(Place("--nodes", file=str(cluster)), advice=_GIVE_NODES):
             document, top = cluster_files.read_cluster(cluster)
         for group, source in zip(document.groups, top.children("groups"), strict=True):
-            resolved = resolve_group(_EMPTY_NODE, group, source)
-            profiles.append(NodeProfile(resolved.name, Host(resolved.machine, resolved.settings)))
+            resolved_group = resolve_group(_EMPTY_NODE, group, source)
+            profiles.append(NodeProfile(resolved_group.name, Host(resolved_group.machine, resolved_group.settings)))
     if not profiles:
         raise click.UsageError(f"There is no node to check against. {_GIVE_NODE}")
     twice = [name for name, count in Counter(profile.name for profile in profiles).items() if count > 1]
@@ -182,7 +182,7 @@ def _read_workloads(paths: Sequence[str], gates: FeatureGates) -> list[tuple[Man
     with inputs.input_errors(NOWHERE, advice=inputs.GIVE_MANIFESTS):
         for manifest in read_files(paths, inputs.standard_input(), notes):
             try:
-                loaded = inputs.read_manifest_text(manifest.text, manifest.name, gates)
+                manifests = inputs.read_manifest_text(manifest.text, manifest.name, gates)
             except ManifestError as error:
                 if manifest.in_directory and all(
                     located_problem.problem.field in _TYPE for located_problem in error.problems
@@ -191,15 +191,15 @@ def _read_workloads(paths: Sequence[str], gates: FeatureGates) -> list[tuple[Man
                 else:
                     problems += error.problems
             else:
-                notes += [warning for warning in loaded.warnings if not warning.startswith("skipped ")]
-                files.append((manifest, loaded.workloads))
+                notes += [warning for warning in manifests.warnings if not warning.startswith("skipped ")]
+                files.append((manifest, manifests.workloads))
         terminal.print_notes(notes)
         if problems:
             raise ManifestError(problems)
     return files
 
 
-def _print_table(findings: Sequence[CheckFinding], checked: int, profiles: Sequence[str], accepted: int) -> None:
+def _print_table(findings: Sequence[CheckFinding], total: int, profiles: Sequence[str], ignored_count: int) -> None:
     if findings:
         rows = [
             (
@@ -213,6 +213,6 @@ def _print_table(findings: Sequence[CheckFinding], checked: int, profiles: Seque
         print_table(("WHERE", "LEVEL", "CODE", "FINDING"), rows)
     counts = Counter(str(finding.answer.level) for finding in findings)
     levels = ", ".join(f"{counts[level]} {level}" for level in FindingLevel if counts[level]) or "nothing found"
-    also = f" ({accepted} accepted)" if accepted else ""
+    also = f" ({ignored_count} accepted)" if ignored_count else ""
     nodes = pluralize(len(profiles), "kind")
-    terminal.print_line(f"{pluralize(checked, 'workload')} on {nodes} of node: {levels}{also}")
+    terminal.print_line(f"{pluralize(total, 'workload')} on {nodes} of node: {levels}{also}")

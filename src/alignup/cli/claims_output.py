@@ -21,10 +21,10 @@ _MAX_DEVICES = 8  #: devices of one claim that are listed
 _MAX_ATTRIBUTES = 4  #: attributes of a device that are listed
 
 
-def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
-    """Return the claims, classes and slices of *loaded*, whose slices belong to one node."""
+def read_claims(manifests: LoadedWorkloads, machine: Machine) -> HostClaims:
+    """Return the claims, classes and slices of *manifests*, whose slices belong to one node."""
     with inputs.input_errors(NOWHERE, advice=_GIVE_OBJECTS):
-        claim_objects = read_objects(loaded.claims)
+        claim_objects = read_objects(manifests.claims)
     hosts = sorted({slice_.host for slice_ in claim_objects.slices if slice_.host})
     if len(hosts) > 1:
         advice = "Give those of one node: kubectl get resourceslices --field-selector spec.nodeName=NODE"
@@ -36,7 +36,7 @@ def read_claims(loaded: LoadedWorkloads, machine: Machine) -> HostClaims:
 
 
 def with_valid_selectors(claims: HostClaims) -> HostClaims:
-    """Return *claims* such that a selector that fails or takes too long is an error: in a file it can be changed."""
+    """Return *claims* where a selector that fails or takes too long is an error: in a file it can be changed."""
 
     def match(request: ClaimRequest, device: SliceDevice) -> bool:
         try:
@@ -49,14 +49,14 @@ def with_valid_selectors(claims: HostClaims) -> HostClaims:
     return claims._replace(matches=match)
 
 
-def claims_of_groups(loaded: LoadedWorkloads, groups: Sequence[HostGroup]) -> tuple[HostGroup, ...]:
-    """Return *groups* with the devices of the slices of *loaded*.
+def claims_of_groups(manifests: LoadedWorkloads, groups: Sequence[HostGroup]) -> tuple[HostGroup, ...]:
+    """Return *groups* with the devices of the slices of *manifests*.
 
     A slice is for the group that its nodeName names, and for every group without one. Of a single group, the slices of
     any one node describe each node.
     """
     with inputs.input_errors(NOWHERE, advice=_GIVE_OBJECTS):
-        claim_objects = read_objects(loaded.claims)
+        claim_objects = read_objects(manifests.claims)
     hosts = {slice_.host for slice_ in claim_objects.slices if slice_.host}
     names = {group.name for group in groups}
     if (unknown_hosts := sorted(hosts - names)) and (len(groups) > 1 or len(hosts) > 1):

@@ -370,7 +370,7 @@ def print_upgrades(upgrades: Sequence[NodeUpgrade], release: Release) -> None:
         for item in upgrade.items(release)
     ]
     pods = pluralize(sum(upgrade.checked for upgrade in upgrades), "running pod")
-    checked = f"{pods} on {pluralize(len(upgrades), 'node')} checked for Kubernetes {release}"
-    broken = sum(not upgrade.safe for upgrade in upgrades)
-    verdict = f"{pluralize(broken, 'node')} would break or cannot be checked" if broken else ""
-    terminal.print_lines(upgrade_lines(items, release, verdict=verdict, checked=checked))
+    heading = f"{pods} on {pluralize(len(upgrades), 'node')} checked for Kubernetes {release}"
+    unsafe_count = sum(not upgrade.safe for upgrade in upgrades)
+    verdict = f"{pluralize(unsafe_count, 'node')} would break or cannot be checked" if unsafe_count else ""
+    terminal.print_lines(upgrade_lines(items, release, verdict=verdict, heading=heading))

@@ -84,18 +84,18 @@ def plan_all(question: PlanQuestion, options: PlanOptions) -> Iterator[PlannedRe
                 raise InputError(message, advice="Name a pod that waits, or was rejected.")
             gang = gang_of(facts, pod) if isinstance(facts, PlanFacts) else [pod]
             planned_uids.update(member.metadata.uid for member in gang)
-            pending = list(map(pending_pod, gang))
-        yield _plan(view, facts, f"pod {pod.metadata.full_name}", pending, options)
+            pending_pods = list(map(pending_pod, gang))
+        yield _plan(view, facts, f"pod {pod.metadata.full_name}", pending_pods, options)
     with inputs.input_errors(Place()):
         accepted_workloads = accept_for(view.cluster, question.workloads)
     for templates in split_by_object(accepted_workloads):
         first = templates[0]
         with inputs.input_errors(Place.at(first.source)):
             specs = [scheduling_spec(template) for template in templates]
-        pending = [(pod, spec) for template, spec in zip(templates, specs, strict=True) for pod in template.pods()] or [
-            (first.pod, specs[0])
-        ]
-        yield _plan(view, facts, f"{first.kind} {first.namespace}/{first.name}", pending, options)
+        pending_pods = [
+            (pod, spec) for template, spec in zip(templates, specs, strict=True) for pod in template.pods()
+        ] or [(first.pod, specs[0])]
+        yield _plan(view, facts, f"{first.kind} {first.namespace}/{first.name}", pending_pods, options)
 
 
 def _plan(
@@ -132,17 +132,17 @@ def defragment(question: PlanQuestion, options: PlanOptions, *, max_moves: int) 
 def _print_defragmentation(question: PlanQuestion, result: Defragmentation) -> None:
     """Print how many more pods like the pod of the first workload fit after moves."""
     workload, limits = question.workloads[0], question.limits
-    fitting = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
+    count_text = f"{pluralize(result.fitting, 'pod')} like {workload.namespace}/{workload.title} fit now"
     if result.gains:
-        moves, gained = result.gains[-1]
-        title = f"{fitting}, and {gained} more after {pluralize(moves, 'move')}"
+        moves, gain = result.gains[-1]
+        title = f"{count_text}, and {gain} more after {pluralize(moves, 'move')}"
     else:
-        title = f"{fitting}, and no move was found that lets more fit"
+        title = f"{count_text}, and no move was found that lets more fit"
     lines = [*paragraph(f"{title}. {limits}" if limits else title, style="title")]
     if not result.complete:
         lines += paragraph("The best within the budget; a longer one (--budget) may find more.", style="dim")
     if result.gains:
-        lines += [(), *table([(str(moves), str(gained)) for moves, gained in result.gains], ("MOVES", "PODS GAINED"))]
+        lines += [(), *table([(str(moves), str(gain)) for moves, gain in result.gains], ("MOVES", "PODS GAINED"))]
         lines += section("Steps, in this order")
         plan = MovePlan(result.steps)
         for number, step in enumerate(result.steps, 1):
@@ -212,7 +212,7 @@ def plans_document(plans: Sequence[PlannedRequest], limits: str = "") -> dict[st
 
 
 def _defragmentation_document(result: Defragmentation, limits: str) -> dict[str, Any]:
-    gains = [{"moves": moves, "gained": gained} for moves, gained in result.gains]
+    gains = [{"moves": moves, "gained": gain} for moves, gain in result.gains]
     facts_found = {"fitting": result.fitting, "gains": gains, "complete": result.complete}
     return {"version": VERSION, "limits": limits, **facts_found, "steps": list(map(_step_document, result.steps))}
 

@@ -44,8 +44,8 @@ def explain_pods(
 def list_nodes(names: tuple[str, ...], access: AccessOptions, *, output: str) -> None:
     with cluster_client.api_errors(), terminal.waiting_message("Reading the cluster"):
         view = cluster_client.ask(access, cluster_reading.read_view)
-    if missing := [name for name in names if name not in view.nodes]:
-        raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
+    if bad_names := [name for name in names if name not in view.nodes]:
+        raise ClusterError(f"node {', '.join(bad_names)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
     summaries = [summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
     if output in terminal.DOCUMENTS:

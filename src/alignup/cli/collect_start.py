@@ -47,22 +47,22 @@ def run(names: Sequence[str], selection: PodSelection, options: CollectOptions, 
         _confirm()
     with api_errors(_PERMISSIONS):
         try:
-            collected = ask(access, partial(_collect, subject=subject))
+            collection = ask(access, partial(_collect, subject=subject))
         except asyncio.CancelledError:  # SIGTERM
             raise KeyboardInterrupt from None
     try:
-        archives.write(path, collected)
+        archives.write(path, collection)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", place=Place("--archive")) from error
-    _finish(path, collected)
+    _finish(path, collection)
 
 
-def _finish(path: Path, collected: Collection) -> None:
+def _finish(path: Path, collection: Collection) -> None:
     """Say what to do with the archive, or what is missing in it."""
     terminal.print_line(str(path))
-    if lacking := missing_inputs(collected):
-        options = " ".join(f"{name} …" for name in lacking.values())
-        _say(f"The archive lacks {' and '.join(lacking)}: alignup why {path} {options}")
+    if inputs := missing_inputs(collection):
+        options = " ".join(f"{name} …" for name in inputs.values())
+        _say(f"The archive lacks {' and '.join(inputs)}: alignup why {path} {options}")
         raise click.exceptions.Exit(INCOMPLETE)
     _say(f"Explain it on any machine with: alignup why {path}")
 

@@ -24,10 +24,10 @@ def read(options: HostOptions, file: str) -> tuple[HostInput, LoadedWorkloads]:
     """Return the host and the pod in an archive; what *options* give counts instead of its parts."""
     with unpacked(options, file) as archive:
         node = inputs.read_host(archive.options, kubelet_faults=True)
-        loaded = inputs.read_manifests(archive.files(Part.POD, Part.CLAIMS), node.host.settings.gates)
+        manifests = inputs.read_manifests(archive.files(Part.POD, Part.CLAIMS), node.host.settings.gates)
     name = str(archive.directory)
     notes = (*describe(archive.collection, file), *(note.replace(name, file) for note in node.notes))
-    return node._replace(notes=notes), _renamed(loaded, name, file)
+    return node._replace(notes=notes), _renamed(manifests, name, file)
 
 
 class UnpackedArchive(NamedTuple):
@@ -111,19 +111,19 @@ def describe(collection: Collection, file: str) -> list[str]:
     """Return what an archive is about, what differs from the node, and what it lacks."""
     index = collection.index
     kubelet = f", kubelet {index.kubelet_version}" if index.kubelet_version else ""
-    reported = f"; the pod was {index.reported}" if index.reported else ""
-    lines = [f"{file}: pod {index.pod} on node {index.node}{kubelet}, as of {index.collected_at}{reported}"]
+    report = f"; the pod was {index.reported}" if index.reported else ""
+    lines = [f"{file}: pod {index.pod} on node {index.node}{kubelet}, as of {index.collected_at}{report}"]
     lines += [f"{file}: {note}" for note in index.notes]
     return lines + [f"{file} lacks {part.title}: {part.problem}" for part in index.missing]
 
 
-def _renamed(loaded: LoadedWorkloads, name: str, file: str) -> LoadedWorkloads:
-    """Return *loaded* with the archive instead of the directory *name* in all places."""
+def _renamed(manifests: LoadedWorkloads, name: str, file: str) -> LoadedWorkloads:
+    """Return *manifests* with the archive instead of the directory *name* in all places."""
     return LoadedWorkloads(
         tuple(
             replace(work, source=replace(work.source, file=work.source.file.replace(name, file)))
-            for work in loaded.workloads
+            for work in manifests.workloads
         ),
-        tuple(warning.replace(name, file) for warning in loaded.warnings),
-        tuple(replace(location, file=location.file.replace(name, file)) for location in loaded.claims),
+        tuple(warning.replace(name, file) for warning in manifests.warnings),
+        tuple(replace(location, file=location.file.replace(name, file)) for location in manifests.claims),
     )

@@ -8,16 +8,13 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from alignup.align.release import RELEASES
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 #: Fields of a KubeletConfiguration that have few values.
 _FIELD_VALUES = {
@@ -30,11 +27,11 @@ _SECONDS = 2.0  #: that a server may take; a person waits at the prompt
 _SYNTHETIC = "pack:2 numa:1 core:8 pu:2"
 
 
-def complete_files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return [_item(incomplete, kind="file")]
 
 
-def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return files, and an example of a synthetic machine once its first letter is there."""
     items = [_item(incomplete, kind="file")]
     if incomplete and _SYNTHETIC.startswith(incomplete):
@@ -44,14 +41,14 @@ def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomple
     return items
 
 
-def complete_releases(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_releases(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _starting_with(incomplete, [str(release) for release in RELEASES])
 
 
 def complete_parts(names: Callable[[], Iterable[str]]) -> Completer:
     """Return a completer for a comma-separated list of *names*."""
 
-    def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         previous, comma, _ = incomplete.rpartition(",")
         used_names = previous.split(",")
         return _starting_with(incomplete, [f"{previous}{comma}{name}" for name in names() if name not in used_names])
@@ -59,7 +56,7 @@ def complete_parts(names: Callable[[], Iterable[str]]) -> Completer:
     return complete
 
 
-def complete_overrides(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_overrides(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return fields of a KubeletConfiguration, and the values of fields that have few."""
     from alignup.kubernetes.configuration.fields import Configuration  # noqa: PLC0415 - only for shells
 
@@ -72,29 +69,27 @@ def complete_overrides(_ctx: click.Context, _parameter: click.Parameter, incompl
     return _starting_with(incomplete, [f"{name}=" for name in names])
 
 
-def complete_policy_options(
-    _ctx: click.Context, _parameter: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
+def complete_policy_options(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from alignup.align.cpus.options import OPTION_STAGES  # noqa: PLC0415 - only for shells
     from alignup.align.settings import TOPOLOGY_SWITCHES  # noqa: PLC0415
 
     return _starting_with(incomplete, [f"{name}=true" for name in (*TOPOLOGY_SWITCHES, *OPTION_STAGES)])
 
 
-def complete_plugin_rules(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_plugin_rules(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from alignup.align.devices.plugin_rules import PluginRule  # noqa: PLC0415 - only for shells
 
     resource, equals, _ = incomplete.partition("=")
     return _starting_with(incomplete, [f"{resource}={rule}" for rule in PluginRule] if equals else [])
 
 
-def complete_providers(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_providers(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - only for shells
 
     return _starting_with(incomplete, [point.name for point in entry_points(group="alignup.providers")])
 
 
-def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the pods of the agent: ``name`` in the namespace default, else ``namespace/name``."""
     from alignup.cli.agent_client import AgentOptions, connect  # noqa: PLC0415 - only for shells
 
@@ -110,12 +105,12 @@ def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incompl
     return _starting_with(incomplete, names)
 
 
-def complete_cluster_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_cluster_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the pods of the namespace."""
     return _starting_with(incomplete, _cluster_names(ctx, pods=True))
 
 
-def complete_cluster_nodes(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+def complete_cluster_nodes(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _starting_with(incomplete, _cluster_names(ctx, pods=False))
 
 
@@ -127,11 +122,9 @@ def _cluster_names(ctx: click.Context, *, pods: bool) -> list[str]:
     return []
 
 
-def _starting_with(incomplete: str, names: Iterable[str]) -> "list[CompletionItem]":
+def _starting_with(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
     return [_item(name) for name in sorted(set(names)) if name.startswith(incomplete)]
 
 
-def _item(value: str, *, kind: str = "plain") -> "CompletionItem":
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
-
+def _item(value: str, *, kind: str = "plain") -> CompletionItem:
     return CompletionItem(value, type=kind)

@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from alignup.align.reason_codes import REASON_CODES, find_reason
 from alignup.cli import terminal
@@ -12,15 +12,10 @@ from alignup.cli.app import InputError, define_command
 from alignup.cli.layout import paragraph, print_table
 from alignup.cli.options import output_option
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 VERSION = 1  #: of the JSON document
 
 
-def _complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
-
+def _complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(code) for code in sorted(REASON_CODES) if code.startswith(incomplete)]
 
 

@@ -133,8 +133,8 @@ class HostInput(NamedTuple):
 def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
     place = machine_place(machine, option="--machine")
     with input_errors(place, advice="See 'alignup machine show --help' for the forms of MACHINE."):
-        loaded = load_machine(machine)
-    return add_devices(loaded, devices) if devices else loaded
+        loaded_machine = load_machine(machine)
+    return add_devices(loaded_machine, devices) if devices else loaded_machine
 
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
@@ -307,18 +307,18 @@ def build_host(machine: Machine, options: NodeOptions, *, kubelet_faults: bool =
     """Return an empty host with the configuration of *options*."""
     release, notes = node_release(options, machine)
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir, release=release)
-    configured = ConfigurationInput(source, options.changes)
-    kubelet_configuration = configured.read()
+    configuration_input = ConfigurationInput(source, options.changes)
+    kubelet_configuration = configuration_input.read()
     machine = machine.without_cpus(source.offline)
     name = options.config or options.config_dir or "this configuration"
     place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
-    with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate, incomplete=source.incomplete):
+    with input_errors(place, advice=_RUN_DOCTOR, locate=configuration_input.locate, incomplete=source.incomplete):
         settings = replace(configuration.host_settings(kubelet_configuration, machine), kubelet_faults=kubelet_faults)
     if isinstance(options, PredictedHostOptions):
         settings = replace(settings, plugin_rules=parse_plugin_rules(options.plugin_rules))
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
-    with input_errors(place, advice=advice, locate=configured.locate, incomplete=source.incomplete):
+    with input_errors(place, advice=advice, locate=configuration_input.locate, incomplete=source.incomplete):
         try:
             defaults = "" if options.config or options.config_dir else describe_defaults(options.changes)
             others = load_providers(options.providers, machine) if isinstance(options, HostOptions) else ()
@@ -343,12 +343,12 @@ def read_manifests(files: tuple[str, ...], gates: FeatureGates, *, leave_out: bo
         return manifests.read_paths(files, standard, **_reading_rules(gates), leave_out=leave_out)
 
 
-def raise_problems(loaded: LoadedWorkloads) -> None:
+def raise_problems(manifests: LoadedWorkloads) -> None:
     """Raise an ``InputError`` with the problems of files that were left out, if there are any."""
-    if loaded.problems:
+    if manifests.problems:
         sys.stdout.flush()  # what was answered counts, and an error discards what is not written
         with input_errors(NOWHERE, advice=GIVE_MANIFESTS):
-            raise ManifestError(loaded.problems)
+            raise ManifestError(manifests.problems)
 
 
 #: How versions of kubectl begin an error: ``error: …``, or ``E1118 19:20:44 … "command failed" err="…"``.
@@ -361,17 +361,17 @@ def read_kustomization(directory: str, gates: FeatureGates) -> LoadedWorkloads:
 
     place = Place("-k", file=directory)
     try:
-        rendered = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, check=False)  # noqa: S603, S607 - the user's kubectl
+        process = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, check=False)  # noqa: S603, S607 - the user's kubectl
     except OSError as error:
         advice = f"Install kubectl, or render it elsewhere: kubectl kustomize {directory} > pods.yaml"
         message = "kubectl is not installed, and it renders kustomizations"
         raise FailureError(message, place=Place("-k"), advice=advice) from error
-    if rendered.returncode:
-        lines = rendered.stderr.decode("utf-8", "replace").strip().splitlines() or ["kubectl kustomize failed"]
+    if process.returncode:
+        lines = process.stderr.decode("utf-8", "replace").strip().splitlines() or ["kubectl kustomize failed"]
         problems = [_KUBECTL_ERROR.sub(r"\1", line) for line in lines]
         raise InputError(*problems[:5], place=place, advice=f"Try: kubectl kustomize {directory}")
     with input_errors(place, advice=GIVE_MANIFESTS):
-        return read_manifest_text(rendered.stdout, f"kubectl kustomize {directory}", gates)
+        return read_manifest_text(process.stdout, f"kubectl kustomize {directory}", gates)
 
 
 def read_manifest_text(text: bytes, name: str, gates: FeatureGates) -> LoadedWorkloads:
@@ -385,18 +385,18 @@ def _session() -> Session:
 
 
 def _reading_rules(gates: FeatureGates) -> dict[str, Any]:
-    fixed = gates.on("PodLevelResourcesFixDefaulting")
-    accept = partial(validation.accept, fix_pod_level=fixed, release=gates.release)
+    fixes_defaults = gates.on("PodLevelResourcesFixDefaulting")
+    accept = partial(validation.accept, fix_pod_level=fixes_defaults, release=gates.release)
     return {"accept": accept, "ignore_unknown_fields": _session().ignore_unknown_fields}
 
 
 def read_workloads(files: tuple[str, ...], release: Release = NEWEST) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files* without their claims, and notes on what was skipped."""
-    loaded = read_manifests(files, FeatureGates(release=release))
-    if not loaded.claims:
-        return loaded.workloads, loaded.warnings
-    kinds = ", ".join(sorted({location.part["kind"] for location in loaded.claims}))
-    return loaded.workloads, (*loaded.warnings, f"skipped {kinds}: this command does not consider them")
+    manifests = read_manifests(files, FeatureGates(release=release))
+    if not manifests.claims:
+        return manifests.workloads, manifests.warnings
+    kinds = ", ".join(sorted({location.part["kind"] for location in manifests.claims}))
+    return manifests.workloads, (*manifests.warnings, f"skipped {kinds}: this command does not consider them")
 
 
 def standard_input() -> BinaryIO | None:
@@ -409,19 +409,19 @@ def _filter_workloads(
 ) -> tuple[Workload, ...]:
     """Return the workloads of a namespace, and with the labels of a selector in the workload or its pods."""
     labels = parse_selector(selector or "")
-    matching = tuple(
+    matches = tuple(
         work
         for work in workloads
         if namespace in (None, work.namespace) and all(label.matches(work.pod.labels) for label in labels)
     )
-    if not matching:
+    if not matches:
         place = Place("-l" if selector is not None else "-n")
         criteria = " and ".join(
             filter(None, (namespace and f"namespace {namespace}", selector and f"labels {selector}"))
         )
         advice = "Leave the option out to explain all workloads."
         raise InputError(f"{', '.join(files)} has no workload with {criteria}", place=place, advice=advice)
-    return matching
+    return matches
 
 
 def select_workloads(
@@ -430,15 +430,15 @@ def select_workloads(
     name = selection.pod if selection else None
     if selection and (selection.namespace is not None or selection.selector is not None):
         workloads = _filter_workloads(workloads, selection.namespace, selection.selector, files=files)
-    matching = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
-    if not matching and name is not None and "/" in name:
+    matches = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
+    if not matches and name is not None and "/" in name:
         kind, namespace, short = parse_object_name(name)
-        matching = [
+        matches = [
             work
             for work in workloads
             if kind in ("Pod", work.kind) and namespace in ("", work.namespace) and short in (work.name, work.pod.name)
         ]
-    if not matching:
+    if not matches:
         titles = ", ".join(work.title for work in workloads)
         file_names = ", ".join(files)
         raise InputError(
@@ -446,7 +446,7 @@ def select_workloads(
             place=Place("--pod") if titles else Place(file=file_names),
             advice="Give a file with a Pod, a Deployment, a Job or another object with a pod template.",
         )
-    return matching
+    return matches
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
@@ -454,8 +454,8 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     from alignup.kubernetes.kubelet_files.state_files import read_state_files  # noqa: PLC0415
 
     gates = node.host.settings.gates
-    loaded = read_manifests(pod_files, gates) if pod_files else LoadedWorkloads()
-    workloads = loaded.workloads
+    manifests = read_manifests(pod_files, gates) if pod_files else LoadedWorkloads()
+    workloads = manifests.workloads
     nameless = tuple(
         f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"
         for work in workloads
@@ -466,11 +466,11 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     with input_errors(place, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
         files = read_state_files(directory, gates=gates)
     with input_errors(place, advice="Run 'alignup doctor', which checks and repairs state files."):
-        restored = restore_ledger(node.host, files, pods)
-    node.host.ledger = restored.ledger
+        restored_ledger = restore_ledger(node.host, files, pods)
+    node.host.ledger = restored_ledger.ledger
     advice = {GapKind.PODS: "; give them with --pods", GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=..."}
-    gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
-    return node._replace(notes=(*node.notes, *loaded.warnings, *nameless, *gaps), running=workloads)
+    gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored_ledger.gaps)
+    return node._replace(notes=(*node.notes, *manifests.warnings, *nameless, *gaps), running=workloads)
 
 
 def check_writable(option: str, path: Path | None) -> None:

@@ -58,5 +58,5 @@ def version_text() -> str:
     if not build.is_file():
         return f"alignup {__version__}"
     document = json.loads(build.read_text("utf-8"))
-    changed = ", with changes" if document["changed"] else ""
-    return f"alignup {__version__} (commit {document['commit'][:12]}{changed})"
+    note = ", with changes" if document["changed"] else ""
+    return f"alignup {__version__} (commit {document['commit'][:12]}{note})"

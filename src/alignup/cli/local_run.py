@@ -25,19 +25,19 @@ _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
 def run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
     """Run a command on what the runs of this user leave, and return the exit code."""
     machine = _read_machine(options, gpus=GPU in request.amounts)
-    permitted = machine.kubelet_view().all_cpus
+    permitted_cpus = machine.kubelet_view().all_cpus
     if options.machine is None:
-        machine, permitted = local_allocator.permitted_machine(machine)
+        machine, permitted_cpus = local_allocator.permitted_machine(machine)
     settings = None
     if options.devices or options.config is not None:
         machine, settings = _apply_options(machine, options)
     overrides = PolicyOverrides(options.policy, options.scope, parse_policy_options(options.policy_options), settings)
-    idle = local_allocator.build_host(machine, overrides, permitted=permitted)
+    idle = local_allocator.build_host(machine, overrides, permitted_cpus=permitted_cpus)
     claims = RunClaims.of_environment(os.environ, notify)
     allocator = local_allocator.LocalAllocator(
         run_directory(),
         idle,
-        permitted=permitted,
+        permitted_cpus=permitted_cpus,
         explain=_explain_rejection,
         claims=claims if options.machine is None else None,
         ignore_claims=options.ignore_claims,

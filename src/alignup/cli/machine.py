@@ -142,9 +142,9 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         terminal.waiting_message(f"Recording {root}"),
         _input_errors("Give a directory with sys and proc in it.", Place("--root", file=str(root))),
     ):
-        recorded = write_recording(root, file, kubelet_version=find_kubelet_version() if root == Path("/") else "")
-    cpus, nodes = pluralize(len(recorded.cpus), "CPU"), pluralize(len(recorded.nodes), "NUMA node")
-    kubelet = f" and the version of the kubelet ({version})" if (version := recorded.kubelet_version) else ""
+        recording = write_recording(root, file, kubelet_version=find_kubelet_version() if root == Path("/") else "")
+    cpus, nodes = pluralize(len(recording.cpus), "CPU"), pluralize(len(recording.nodes), "NUMA node")
+    kubelet = f" and the version of the kubelet ({version})" if (version := recording.kubelet_version) else ""
     size = format_size(file.stat().st_size)
     click.echo(f"Recorded {cpus} and {nodes}{kubelet} in {file} ({size}).", err=True)
 

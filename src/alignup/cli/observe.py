@@ -68,7 +68,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     directory, except for the socket of --steer, and drops all Linux capabilities.
 
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because the kubelet's files
-    are those of another machine, and 2 when the input is invalid.
+    belong to another machine, and 2 when the input is invalid.
     """
     if not options.dry_run:
         import_structlog()

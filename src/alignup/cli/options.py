@@ -66,7 +66,7 @@ def with_options(parameter: str, group: type) -> Decorator:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def collected(*args: object, **values: object) -> object:
+        def decorated(*args: object, **values: object) -> object:
             options = group(
                 **{declared_field.name: values.pop(declared_field.name) for declared_field in fields(group)}
             )
@@ -75,8 +75,8 @@ def with_options(parameter: str, group: type) -> Decorator:
         for declared_field in reversed(fields(group)):
             attributes = dict(declared_field.metadata)
             names = attributes.pop("names") or (f"--{declared_field.name.replace('_', '-')}",)
-            collected = click.option(*names, declared_field.name, **attributes)(collected)
-        return collected
+            decorated = click.option(*names, declared_field.name, **attributes)(decorated)
+        return decorated
 
     return decorate
 
@@ -298,9 +298,9 @@ preview_option: Decorator = click.option(
 )
 
 
-def search_option(rejected: str) -> Decorator:
-    """Add ``--search``, for changes that would admit what is *rejected*."""
-    help_text = f"Search up to SECONDS for changes that would admit {rejected} (default: 2)."
+def search_option(subject: str) -> Decorator:
+    """Add ``--search``, for changes that would admit *subject*."""
+    help_text = f"Search up to SECONDS for changes that would admit {subject} (default: 2)."
     return click.option("--search", type=NumberRange(0, 3600), default=2.0, metavar="SECONDS", help=help_text)
 
 

@@ -69,9 +69,9 @@ def command(  # noqa: PLR0913 - options
     """
     if not (files := (*paths, *files)):
         raise click.UsageError("Give FILE, or -f FILE.")
-    node, loaded = read_inputs(host, files)
-    terminal.print_notes((*node.notes, *loaded.warnings))
-    workloads = inputs.select_workloads(loaded.workloads, selection, files=files)
+    node, manifests = read_inputs(host, files)
+    terminal.print_notes((*node.notes, *manifests.warnings))
+    workloads = inputs.select_workloads(manifests.workloads, selection, files=files)
     plans = []
     with terminal.waiting_message("Searching for the fewest moves"):
         for workload in workloads:
@@ -115,9 +115,9 @@ def _lines(host: Host, node_plan: NodePlan) -> Iterator[Line]:
             yield from draw_text(host.machine, ledger, width=terminal.width())
 
 
-def describe_proof(moves: int, at_least: int, tried: int) -> str:
+def describe_proof(moves: int, at_least: int, try_count: int) -> str:
     """Say whether a plan has certainly the fewest moves."""
-    sets = f"{pluralize(tried, 'set')} of pods decided"
+    sets = f"{pluralize(try_count, 'set')} of pods decided"
     if at_least >= moves:
         return f"Proved minimal: no plan has fewer moves ({sets})."
     return f"The best plan within the budget: at least {pluralize(at_least, 'move')} needed ({sets})."

@@ -41,8 +41,8 @@ def with_existing_pods(question: PlanQuestion, access: AccessOptions, options: P
         first = templates[0]
         members = pods_of(facts, first, namespace)
         name = f"{first.kind} {first.namespace}/{first.name}"
-        if missing := missing_pods(members, templates):
-            message = f"{pluralize(missing, 'pod')} of {name} {'do' if missing > 1 else 'does'} not exist"
+        if missing_count := missing_pods(members, templates):
+            message = f"{pluralize(missing_count, 'pod')} of {name} {'do' if missing_count > 1 else 'does'} not exist"
             advice = "Apply the manifest first, and wait until its controller has created the pods; or name the pods."
             raise InputError(message, advice=advice)
         names.append((name, first.name))
@@ -56,8 +56,8 @@ def with_existing_pods(question: PlanQuestion, access: AccessOptions, options: P
     if len(names) > 1:
         title = f"{title} and {len(names) - 1} more"
     with inputs.input_errors(Place(detail=f"in {title}")):
-        pending = list(map(pending_pod, waiting_pods))
-    return question._replace(pods=(), workloads=(), waiting=((title, pending),), short_name=short_name)
+        pending_pods = list(map(pending_pod, waiting_pods))
+    return question._replace(pods=(), workloads=(), waiting=((title, pending_pods),), short_name=short_name)
 
 
 def create_and_print(  # noqa: PLR0913 - options

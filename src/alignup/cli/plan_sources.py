@@ -91,17 +91,17 @@ def _choose(question: PlanQuestion, source: PlanSource, names: Sequence[str], op
     if any(name.kind != "Pod" for name in object_names):
         raise click.UsageError("Name a pod; for a workload, give its manifest with -f.")
     keys = {(name.namespace, name.name) for name in object_names}
-    pods, waiting = question.pods, question.waiting
+    pods, waiting_pods = question.pods, question.waiting
     if keys:
         pods = tuple([pod for pod in pods if _is_named(pod.metadata.namespace, pod.metadata.name, keys)])
-        waiting = tuple(
-            [entry for entry in waiting if any(_is_named(pod.namespace, pod.name, keys) for pod, _ in entry[1])]
+        waiting_pods = tuple(
+            [entry for entry in waiting_pods if any(_is_named(pod.namespace, pod.name, keys) for pod, _ in entry[1])]
         )
-    if not pods and not waiting:
-        missing = f"pod {', '.join(names)} does not wait" if names else "no pod waits"
+    if not pods and not waiting_pods:
+        problem = f"pod {', '.join(names)} does not wait" if names else "no pod waits"
         area = "in the archives" if source.archives else "at peak demand"
-        raise InputError(f"{missing} {area}", advice="Give the manifest of the pods with -f FILE.")
-    return question._replace(pods=pods, waiting=waiting)
+        raise InputError(f"{problem} {area}", advice="Give the manifest of the pods with -f FILE.")
+    return question._replace(pods=pods, waiting=waiting_pods)
 
 
 def _is_named(namespace: str, name: str, keys: Iterable[tuple[str, str]]) -> bool:
@@ -182,10 +182,10 @@ class _SimulatedFacts:
     budgets: Sequence[DisruptionBudget] = ()
 
     def running(self, _view: ClusterView, rules: EvictionRules, *, priority: int) -> Iterable[RunningPod]:
-        for running in self.pods:
-            exempt = EXEMPT if running.pod.namespace in rules.exempt else ""
-            preemptible = rules.allow_preemption and (running.pod.priority or 0) < priority
-            yield replace(running, protected=running.protected or exempt, preemptible=preemptible)
+        for run in self.pods:
+            exempt = EXEMPT if run.pod.namespace in rules.exempt else ""
+            preemptible = rules.allow_preemption and (run.pod.priority or 0) < priority
+            yield replace(run, protected=run.protected or exempt, preemptible=preemptible)
 
 
 def _simulate(source: PlanSource, options: PodOptions) -> PlanQuestion:
@@ -197,9 +197,9 @@ def _simulate(source: PlanSource, options: PodOptions) -> PlanQuestion:
         for host, report in zip(peak.hosts, peak.reports(), strict=True)
     ]
     facts = _SimulatedFacts(tuple(peak.running(run.submission for run in simulation.runs)))
-    waiting = tuple([_waiting(unit) for unit in peak.waiting])
+    waiting_units = tuple([_waiting(unit) for unit in peak.waiting])
     limits = "This is a simulated cluster at peak demand, where every pod without claims is created again."
-    return PlanQuestion(view_of_reports(nodes), facts, limits, waiting=waiting)
+    return PlanQuestion(view_of_reports(nodes), facts, limits, waiting=waiting_units)
 
 
 def _waiting(unit: tuple[PodSubmission, ...]) -> WaitingPods:
@@ -215,5 +215,5 @@ def _selection(submission: PodSubmission) -> ApiPodSpec:
     expressions = tuple(
         [NodeSelectorRequirement(label, "In", tuple(values)) for label, values in submission.selector.items()]
     )
-    required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=expressions),))
-    return ApiPodSpec(affinity=PodAffinity(node_affinity=NodeAffinity(required=required)))
+    selector = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=expressions),))
+    return ApiPodSpec(affinity=PodAffinity(node_affinity=NodeAffinity(required=selector)))

@@ -53,8 +53,8 @@ def select_pods(words: Sequence[str], pods: Sequence[Document], options: AgentPo
 
 def _words(words: Sequence[str]) -> list[str]:
     """Return ``pod/a pod/b`` for ``pod a b``, else *words* as they are."""
-    parsed = parse_object_names(words)
-    return list(words) if len(parsed) == len(words) else [f"{words[0]}/{word}" for word in words[1:]]
+    object_names = parse_object_names(words)
+    return list(words) if len(object_names) == len(words) else [f"{words[0]}/{word}" for word in words[1:]]
 
 
 def find_pod(name: str, pods: Iterable[Document], namespace: str = "") -> Document:
@@ -101,6 +101,6 @@ def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
     from alignup.align.explain import sentences  # noqa: PLC0415
     from alignup.align.hint import Hint  # noqa: PLC0415
 
-    unused = Hint(None, preferred=True)
-    allocations = [Placement.of_text(document["container"], unused, document["given"]) for document in placements]
+    any_hint = Hint(None, preferred=True)
+    allocations = [Placement.of_text(document["container"], any_hint, document["given"]) for document in placements]
     return sentences.describe_allocations(allocations)

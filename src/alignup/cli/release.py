@@ -29,11 +29,11 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], selection: AgentPodOp
     selected_pods = select_pods(pods, client.pods(), selection)
     if not selected_pods:
         raise FailureError("no such pods found", advice="List the pods with 'alignup ps', with the same options.")
-    released = [client.delete(pod_path(pod["uid"]))["pod"] for pod in selected_pods]
+    released_pods = [client.delete(pod_path(pod["uid"]))["pod"] for pod in selected_pods]
     if output in terminal.DOCUMENTS:
-        terminal.print_as(output, {"released": released})
+        terminal.print_as(output, {"released": released_pods})
         return
-    for pod in released:
+    for pod in released_pods:
         if output == "name":
             terminal.print_line(f"pod/{pod['name']}")
             continue

@@ -178,8 +178,8 @@ def _checked_demands(text: str | None, amounts: Collection[str]) -> str | None:
         demands = parse_demands(text)
     except ParseError as error:
         raise ParseError(f"--devices-near: {error}") from error
-    if missing := [name for demand in demands for name in demand.names if name not in amounts]:
-        raise ParseError(f"--devices-near: the run does not request {', '.join(missing)}; add --device")
+    if missing_names := [name for demand in demands for name in demand.names if name not in amounts]:
+        raise ParseError(f"--devices-near: the run does not request {', '.join(missing_names)}; add --device")
     return text
 
 
@@ -228,10 +228,10 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
         _print_admission(admission, file=sys.stdout)
         if admission["outcome"] not in {"admitted", "kept"}:
             return RUN_REJECTED
-        missing = missing_devices(request, admission["decision"]["placements"][0])
-        if missing:
-            click.echo(f"Not schedulable: no device plugin of the agent provides {', '.join(missing)}")
-        return RUN_REJECTED if missing else 0
+        missing_names = missing_devices(request, admission["decision"]["placements"][0])
+        if missing_names:
+            click.echo(f"Not schedulable: no device plugin of the agent provides {', '.join(missing_names)}")
+        return RUN_REJECTED if missing_names else 0
     online = bits.parse(Path("/sys/devices/system/cpu/online").read_text("ascii").strip())
     allocator = AgentAllocator(client, online=online, explain=partial(_print_admission, file=sys.stderr))
     return run_command(allocator, request, words, options)
@@ -256,9 +256,9 @@ def run_command(
     except PolicyRefusedError as error:
         advice = "Omit --policy, or run without the agent: --no-agent."
         raise FailureError(str(error), advice=advice) from error
-    except RunRejectedError as rejected:
-        rejected.show()
-        if not rejected.impossible and not options.wait:
+    except RunRejectedError as rejection:
+        rejection.show()
+        if not rejection.impossible and not options.wait:
             click.echo("To wait until it fits, use --wait.", err=True)
         return RUN_REJECTED
     except CommandStartError as error:

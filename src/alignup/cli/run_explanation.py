@@ -26,8 +26,8 @@ _SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
 
 
 def explain(host: Host, pod: Pod) -> None:
-    if missing := host.missing_devices(pod):
-        click.echo(f"Run {pod.name} cannot start: this machine has no {', '.join(missing)}")
+    if missing_devices := host.missing_devices(pod):
+        click.echo(f"Run {pod.name} cannot start: this machine has no {', '.join(missing_devices)}")
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))

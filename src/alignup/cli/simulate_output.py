@@ -89,10 +89,10 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     terminal.print_notes(node.notes)
     claims = None
     if options.files:
-        loaded = inputs.read_manifests(options.files, node.host.settings.gates)
-        events = _file_events(loaded, options.files)
-        if loaded.use_claims:
-            claims = claims_output.read_claims(loaded, node.host.machine)
+        manifests = inputs.read_manifests(options.files, node.host.settings.gates)
+        events = _file_events(manifests, options.files)
+        if manifests.use_claims:
+            claims = claims_output.read_claims(manifests, node.host.machine)
     else:
         events = read_events(options, node.host.machine, node.host.settings.gates)
     pods = [event.pod for event in events if isinstance(event, PodArrival)]
@@ -123,8 +123,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     if options.html:
         from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
 
-        compared = "" if comparison is None else ", and a comparison of settings"
-        title = f"Simulation of {pluralize(len(result.outcomes), 'pod')}{compared}{title_caveat([release])}"
+        comparison_text = "" if comparison is None else ", and a comparison of settings"
+        title = f"Simulation of {pluralize(len(result.outcomes), 'pod')}{comparison_text}{title_caveat([release])}"
         write_html(options.html, html_reports.render_node(result, events, title=title, comparison=comparison))
     if comparison is not None:
         _print_comparison(comparison, output, release)
@@ -172,25 +172,25 @@ def write_html(path: Path, text: str) -> None:
 def read_events(options: SimulateOptions, machine: Machine, gates: FeatureGates) -> Events:
     """Return a trace, whose pods an API server with *gates* accepts, or a workload that is generated for *machine*."""
     if options.trace:
-        fixed = gates.on("PodLevelResourcesFixDefaulting")
+        fixes_defaults = gates.on("PodLevelResourcesFixDefaulting")
         with inputs.input_errors(
             Place("--trace"), advice="See docs/simulate-data.md for the format; --save writes an example."
         ):
             if str(options.trace) == "-":
                 stream = inputs.standard_input() or io.BytesIO()
-                return trace.read(stream.read(trace.MAX_BYTES + 1), file="-", fix_pod_level=fixed)
-            return trace.read_file(options.trace, fix_pod_level=fixed)
+                return trace.read(stream.read(trace.MAX_BYTES + 1), file="-", fix_pod_level=fixes_defaults)
+            return trace.read_file(options.trace, fix_pod_level=fixes_defaults)
     with inputs.input_errors(Place("--generate"), advice=_SEE_GENERATE):
         profile = generate.Profile(options.generate or "")
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
 
-def _file_events(loaded: LoadedWorkloads, files: tuple[str, ...], *, with_selectors: bool = False) -> Events:
+def _file_events(manifests: LoadedWorkloads, files: tuple[str, ...], *, with_selectors: bool = False) -> Events:
     """Return all replicas of all workloads of *files*, arriving one after the other."""
-    terminal.print_notes(loaded.warnings)
-    if finished_count := sum(workload.finished for workload in loaded.workloads):
+    terminal.print_notes(manifests.warnings)
+    if finished_count := sum(workload.finished for workload in manifests.workloads):
         terminal.print_notes((f"skipped {pluralize(finished_count, 'finished pod')}",))
-    pods = [(pod, workload) for workload in loaded.workloads if not workload.finished for pod in workload.pods()]
+    pods = [(pod, workload) for workload in manifests.workloads if not workload.finished for pod in workload.pods()]
     if not pods:
         raise InputError("no pods to simulate", place=Place(file=", ".join(files)), advice="Give files with workloads.")
     events = []
@@ -236,9 +236,9 @@ def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
         yield from section("Claims of admitted pods")
         counts = (claims.aligned, claims.unaligned, claims.unknown)
         yield from table([[name, str(number)] for name, number in zip(names, counts, strict=True) if number])
-    if connected := figures([result.connections]):
+    if figures_text := figures([result.connections]):
         yield from section("Containers with several GPUs, or with GPU and NIC")
-        yield from table([[name, str(number)] for name, (number,) in connected.items()])
+        yield from table([[name, str(number)] for name, (number,) in figures_text.items()])
     if result.reasons:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
@@ -248,18 +248,18 @@ def _node_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     yield from _pod_lines(result)
 
 
-def _shared_lines(shared: SharedPoolResult) -> Iterator[Line]:
+def _shared_lines(pool_result: SharedPoolResult) -> Iterator[Line]:
     """Yield where pods without exclusive CPUs can run."""
-    caption = f"means over the time of {pluralize(shared.pods, 'pod')} without exclusive CPUs"
+    caption = f"means over the time of {pluralize(pool_result.pods, 'pod')} without exclusive CPUs"
     yield from section("Shared pool", caption=caption)
-    columns = (shared.kubelet, shared.assist)
+    columns = (pool_result.kubelet, pool_result.assist)
     yield from table(
         [
             ["NUMA nodes that a pod may use", *(f"{column.nodes:.2f}" for column in columns)],
             ["pods that may use one only", *(f"{column.on_one:.0%}" for column in columns)],
             ["locality of memory", *(f"{column.locality:.0%}" for column in columns)],
             ["highest load of a NUMA node", *(f"{column.load:.0%}" for column in columns)],
-            ["moves of running pods", "", str(shared.moves)],
+            ["moves of running pods", "", str(pool_result.moves)],
         ],
         ["", "kubelet", "assist"],
     )
@@ -322,17 +322,17 @@ class FoldedVariants(NamedTuple):
 
 def fold_ties(ranked_variants: Sequence[RankedVariant]) -> list[FoldedVariants]:
     """Return the variants in their order, with variants of one rank and equal figures folded into a few grids."""
-    folded: list[FoldedVariants] = []
+    groups: list[FoldedVariants] = []
     for _, equal in groupby(ranked_variants, lambda item: (item.rank, _numbers(item))):
-        variants = remaining = tuple(equal)
-        names = list(remaining[0].variant.choices)
+        variants = other_variants = tuple(equal)
+        names = list(other_variants[0].variant.choices)
         grids = []
-        while remaining:
-            grid = _largest_grid(remaining, names)
+        while other_variants:
+            grid = _largest_grid(other_variants, names)
             grids.append({name: tuple(dict.fromkeys(item.variant.choices[name] for item in grid)) for name in names})
-            remaining = tuple(item for item in remaining if item not in grid)
-        folded.append(FoldedVariants(variants, tuple(grids)))
-    return folded
+            other_variants = tuple(item for item in other_variants if item not in grid)
+        groups.append(FoldedVariants(variants, tuple(grids)))
+    return groups
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[Line]:
@@ -341,12 +341,12 @@ def comparison_lines(comparison: Comparison) -> Iterator[Line]:
     best = ", best first" if ranked_variants else ""
     yield (Cell(f"{combinations}, {len(ranked_variants)} of them valid{best}", "title"),)
     if ranked_variants:
-        folded = fold_ties(ranked_variants)
+        groups = fold_ties(ranked_variants)
         yield from paragraph("CPUs and devices: stranded at peak demand", style="dim")
         yield ()
-        yield from _comparison_table(folded[:_MAX_ROWS])
-        yield from more_lines(len(folded))
-        yield from _reason_lines(folded[:_MAX_ROWS])
+        yield from _comparison_table(groups[:_MAX_ROWS])
+        yield from more_lines(len(groups))
+        yield from _reason_lines(groups[:_MAX_ROWS])
     if invalid:
         yield from section("The kubelet does not start with")
         for error in dict.fromkeys(variant.error for variant in invalid):
@@ -362,33 +362,33 @@ def more_lines(number: int, *, shown: int = _MAX_ROWS) -> Iterator[Line]:
         yield (Cell(f"      … and {number - shown} more; -o csv lists all", "dim"),)
 
 
-def _comparison_table(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
+def _comparison_table(groups: Sequence[FoldedVariants]) -> Iterator[Line]:
     """Yield a column for each setting if they fit, else lines below the figures."""
-    heads = ["", *folded[0].grids[0], *_COMPARED]
-    rows = [row for variants in folded for row in _comparison_rows(variants)]
+    heads = ["", *groups[0].grids[0], *_COMPARED]
+    rows = [row for variants in groups for row in _comparison_rows(variants)]
     widths = [max(map(display_width, column)) for column in zip(heads, *rows, strict=True)]
     if sum(widths) + 2 * len(widths) <= terminal.width():
         yield from table(rows, heads)
         return
     lines = list(
-        table([[str(variants.first.rank), *_numbers(variants.first)] for variants in folded], ["", *_COMPARED])
+        table([[str(variants.first.rank), *_numbers(variants.first)] for variants in groups], ["", *_COMPARED])
     )
     yield lines[0]
-    for variants, line in zip(folded, lines[1:], strict=True):
+    for variants, line in zip(groups, lines[1:], strict=True):
         yield line
         for grid in variants.grids:
             text = "; ".join(f"{name}: {', '.join(values)}" for name, values in grid.items())
             yield from paragraph(_breakable(text), prefix="     - ", style="dim")
 
 
-def _comparison_rows(folded: FoldedVariants) -> Iterator[list[str]]:
+def _comparison_rows(group: FoldedVariants) -> Iterator[list[str]]:
     """Yield the figures once, and every value on its own line."""
     first = True
-    for grid in folded.grids:
+    for grid in group.grids:
         for number in range(max(map(len, grid.values()))):
             rank, figures = ("", [""] * len(_COMPARED))
             if first:
-                rank, figures, first = str(folded.first.rank), _numbers(folded.first), False
+                rank, figures, first = str(group.first.rank), _numbers(group.first), False
             yield [rank, *(values[number] if number < len(values) else "" for values in grid.values()), *figures]
 
 
@@ -397,9 +397,9 @@ def _breakable(text: str) -> str:
     return text.replace("+", " + ")
 
 
-def _reason_lines(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
+def _reason_lines(groups: Sequence[FoldedVariants]) -> Iterator[Line]:
     ranks: dict[str, list[str]] = {}
-    for ranked_variant in (variant for group in folded for variant in group.variants):
+    for ranked_variant in (variant for group in groups for variant in group.variants):
         reasons = ranked_variant.score.reasons_text
         if reasons and str(ranked_variant.rank) not in ranks.setdefault(reasons, []):
             ranks[reasons].append(str(ranked_variant.rank))
@@ -409,8 +409,8 @@ def _reason_lines(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
 
 
 def _numbers(ranked_variant: RankedVariant) -> list[str]:
-    score, stranded = ranked_variant.score, ranked_variant.score.stranded
-    numbers = (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
+    score, stranded_amounts = ranked_variant.score, ranked_variant.score.stranded
+    numbers = (score.admitted, score.rejected, score.pods.on_one, stranded_amounts.cpus, stranded_amounts.all_devices)
     return list(map(str, numbers))
 
 
@@ -423,7 +423,7 @@ def _largest_grid(variants: Sequence[RankedVariant], names: Sequence[str]) -> li
         grid = [
             other
             for other in variants
-            if all(other.variant.choices[name] in allowed for name, allowed in zip(names, values, strict=True))
+            if all(other.variant.choices[name] in options for name, options in zip(names, values, strict=True))
         ]
         if len(grid) == prod(map(len, values)):
             largest = grid
@@ -507,10 +507,10 @@ def _strategy_names(text: str) -> tuple[str, ...]:
 
 def _read_cluster(host: HostOptions, options: SimulateOptions) -> tuple[tuple[HostGroup, ...], Submissions]:
     groups = _read_groups(host, options)
-    loaded = inputs.read_manifests(options.files, _newest_gates(groups)) if options.files else None
-    if loaded is not None and loaded.use_claims:
-        groups = claims_output.claims_of_groups(loaded, groups)
-    return groups, _read_submissions(options, groups, loaded)
+    manifests = inputs.read_manifests(options.files, _newest_gates(groups)) if options.files else None
+    if manifests is not None and manifests.use_claims:
+        groups = claims_output.claims_of_groups(manifests, groups)
+    return groups, _read_submissions(options, groups, manifests)
 
 
 def _newest_gates(groups: Sequence[HostGroup]) -> FeatureGates:
@@ -572,7 +572,7 @@ def name_field(error: InputError, source: ObjectReader | None) -> InputError:
 
 
 def _read_submissions(
-    options: SimulateOptions, groups: Sequence[HostGroup], loaded: LoadedWorkloads | None
+    options: SimulateOptions, groups: Sequence[HostGroup], manifests: LoadedWorkloads | None
 ) -> Submissions:
     if options.generate:
         with inputs.input_errors(Place("--generate"), advice=_SEE_GENERATE):
@@ -583,8 +583,8 @@ def _read_submissions(
     elif options.trace and openb.is_openb(options.trace):
         with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
             submissions = openb.read_pods(options.trace, note=lambda note: terminal.print_notes([note]))
-    elif loaded is not None:
-        submissions = from_events(_file_events(loaded, options.files, with_selectors=True))
+    elif manifests is not None:
+        submissions = from_events(_file_events(manifests, options.files, with_selectors=True))
     else:
         submissions = from_events(read_events(options, groups[0].machine, _newest_gates(groups)))
     return change_pace(submissions, rate=options.rate, stay=options.stay)

@@ -107,10 +107,10 @@ def build_tasks(sweep: SweepDocument, top: ObjectReader) -> tuple[SweepTask, ...
         path = Path(sweep.workload.trace)
         with inputs.input_errors(Place(file=str(path)), advice=_GIVE_SPEC):
             submissions = openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
-    hashed = hashlib.sha256()
+    checksum = hashlib.sha256()
     for submission in submissions:
-        hashed.update(repr(submission).encode())
-    digest = hashed.hexdigest()
+        checksum.update(repr(submission).encode())
+    digest = checksum.hexdigest()
     tasks = []
     for machine, machine_source in zip(sweep.machines, top.children("machines"), strict=True):
         for configuration, source in zip_longest(sweep.configurations, top.children("configurations")):
@@ -180,6 +180,7 @@ def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:
 
 def _cells(means: CombinationMeans) -> list[str]:
     counts = [f"{means.figures[name]:,.0f}" for name in ("started", "failed", "pending", "rejections")]
-    stranded = f"{means.figures['stranded_cpus']:,.0f}"
-    requested = ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in means.requested.items())
-    return [*map(clean, means.names), *counts, format_duration(means.figures["waiting_p99"]), stranded, requested]
+    cpus = f"{means.figures['stranded_cpus']:,.0f}"
+    shares = ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in means.requested.items())
+    waiting = format_duration(means.figures["waiting_p99"])
+    return [*map(clean, means.names), *counts, waiting, cpus, shares]

@@ -76,9 +76,9 @@ def print_lines(lines: Iterable[Line]) -> None:
 
 def print_document(text: str) -> None:
     """Print *text* in UTF-8, whatever the encoding of the output is."""
-    remaining = memoryview(text.encode("utf-8", "backslashreplace"))
-    while remaining:  # an unbuffered write (PYTHONUNBUFFERED) may be partial
-        remaining = remaining[sys.stdout.buffer.write(remaining) :]
+    view = memoryview(text.encode("utf-8", "backslashreplace"))
+    while view:  # an unbuffered write (PYTHONUNBUFFERED) may be partial
+        view = view[sys.stdout.buffer.write(view) :]
     sys.stdout.buffer.flush()
 
 
@@ -114,12 +114,12 @@ def waiting_message(
     if output is None or not output.isatty():
         yield
         return
-    done = threading.Event()
+    end_event = threading.Event()
     start = time.monotonic()
 
     def show() -> None:
         shown = False
-        while not done.wait(1.0 if shown else after):
+        while not end_event.wait(1.0 if shown else after):
             text = activity if isinstance(activity, str) else activity()
             output.write(f"\r{text} … {time.monotonic() - start:.0f} s \033[K")
             output.flush()
@@ -133,7 +133,7 @@ def waiting_message(
     try:
         yield
     finally:
-        done.set()
+        end_event.set()
         thread.join()
 
 
@@ -154,13 +154,13 @@ def progress(  # noqa: PLR0913 - all but the first two have defaults
     message = activity
     first: tuple[float, int] | None = None
 
-    def update(done: int, total: int) -> None:
+    def update(done_count: int, total: int) -> None:
         nonlocal message, first
-        message = f"{activity}: {done:,} of {total:,} {unit}"
+        message = f"{activity}: {done_count:,} of {total:,} {unit}"
         if first is None:
-            first = (now(), done)
-        elif estimate and done > first[1]:
-            seconds_left = (now() - first[0]) / (done - first[1]) * (total - done)
+            first = (now(), done_count)
+        elif estimate and done_count > first[1]:
+            seconds_left = (now() - first[0]) / (done_count - first[1]) * (total - done_count)
             message += f", {_format_left(seconds_left)} left"
 
     with waiting_message(lambda: message, after=after, stream=stream):

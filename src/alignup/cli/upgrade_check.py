@@ -65,12 +65,12 @@ def command(*, archive: str | None, options: UpgradeOptions, host: HostOptions, 
     if archive is None:
         report = _check(options, host)
     else:
-        with collected.unpacked(host, archive) as unpacked:
-            etc = options.etc or unpacked.directory / ETC
-            files = (*options.files, *unpacked.files(Part.POD))
-            version = options.from_version or unpacked.options.kubernetes_version
+        with collected.unpacked(host, archive) as host_options:
+            etc = options.etc or host_options.directory / ETC
+            files = (*options.files, *host_options.files(Part.POD))
+            version = options.from_version or host_options.options.kubernetes_version
             node_options = replace(options, files=files, etc=etc, from_version=version)
-            report = _check(node_options, unpacked.options)
+            report = _check(node_options, host_options.options)
     if output in terminal.DOCUMENTS:
         terminal.print_as(output, report.to_document())
     else:
@@ -89,11 +89,11 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
     terminal.print_notes((*defaults, *source.notes, *skip_notes, *skipped_new))
     if host.pods and host.state is None:
         raise InputError("--pods requires --kubelet-dir", advice="Add --kubelet-dir DIR.")
-    running = sorted(
+    running_pods = sorted(
         (work for work in workloads if work.has_uid and not work.finished),
         key=lambda work: str(work.manifest.get("metadata", {}).get("creationTimestamp") or ""),
     )
-    uids = {work.pod.uid for work in running}
+    uids = {work.pod.uid for work in running_pods}
     etc = options.etc or (Path("/etc") if host.machine is None else None)
     with inputs.input_errors(Place("--etc", file=str(etc or ""))):
         sub_ids = read_sub_ids(etc) if etc else {}
@@ -103,7 +103,7 @@ def _check(options: UpgradeOptions, host: HostOptions) -> UpgradeReport:
             source=source,
             machine=machine.without_cpus(source.offline),
             directory=host.state,
-            pods=[work.pod for work in running],
+            pods=[work.pod for work in running_pods],
             waiting=[work.pod for work in new_workloads if work.pod.uid not in uids],
             sub_ids=sub_ids,
         )
@@ -128,12 +128,12 @@ def _read(version: str, name: str) -> Release:
 
 
 def _print(report: UpgradeReport) -> None:
-    checked = f"From Kubernetes {report.old} to {report.new}: {pluralize(report.checked, 'running pod')} checked"
+    heading = f"From Kubernetes {report.old} to {report.new}: {pluralize(report.checked, 'running pod')} checked"
     if report.waiting:
-        checked += f", {pluralize(report.waiting, 'waiting pod')} asked about"
+        heading += f", {pluralize(report.waiting, 'waiting pod')} asked about"
     if report.unchecked:
-        checked += f", {len(report.unchecked)} not checked"
-    terminal.print_lines(upgrade_lines(report.items, report.new, verdict=_verdict(report), checked=checked))
+        heading += f", {len(report.unchecked)} not checked"
+    terminal.print_lines(upgrade_lines(report.items, report.new, verdict=_verdict(report), heading=heading))
 
 
 def _verdict(report: UpgradeReport) -> str:

@@ -119,31 +119,31 @@ def command(  # noqa: PLR0913 - options
     files = (*paths, *files)
     if bool(files) is (kustomization is not None):
         raise click.UsageError("Give FILE, -f FILE or -k DIR.")
-    node, loaded = read_inputs(host, files, kustomization)
-    terminal.print_notes((*node.notes, *loaded.warnings))
-    workloads = inputs.select_workloads(loaded.workloads, selection, files=files or (f"{kustomization}",))
+    node, manifests = read_inputs(host, files, kustomization)
+    terminal.print_notes((*node.notes, *manifests.warnings))
+    workloads = inputs.select_workloads(manifests.workloads, selection, files=files or (f"{kustomization}",))
     if resize:
         _explain_resizes(node.host, workloads, output)
         return
-    explanations = _explain(node.host, loaded, workloads, search, lenient=lenient)
+    explanations = _explain(node.host, manifests, workloads, search, lenient=lenient)
     if extras.policies:
         explanations = [explanation.with_policies(node.host) for explanation in explanations]
     _print(node, explanations, output)
     if extras.html is not None:
         _write_page(node.host, explanations, extras.html)
-    inputs.raise_problems(loaded)
+    inputs.raise_problems(manifests)
     if not all(explanation.admitted for explanation in explanations):
         raise click.exceptions.Exit(REJECTED)
 
 
 def _explain(
-    host: Host, loaded: LoadedWorkloads, workloads: "Sequence[Workload]", seconds: float, *, lenient: bool
+    host: Host, manifests: LoadedWorkloads, workloads: "Sequence[Workload]", seconds: float, *, lenient: bool
 ) -> "list[Explanation]":
     claims = None
-    if loaded.claims or any(workload.pod.uses_claims for workload in workloads):
+    if manifests.claims or any(workload.pod.uses_claims for workload in workloads):
         from alignup.cli import claims_output  # noqa: PLC0415 - most pods have no claims
 
-        claims = claims_output.with_valid_selectors(claims_output.read_claims(loaded, host.machine))
+        claims = claims_output.with_valid_selectors(claims_output.read_claims(manifests, host.machine))
     terminal.print_notes(sentences.ignored_requests(host, [workload.pod for workload in workloads]))
     with terminal.waiting_message("Searching for changes that would admit it"):
         return [explain(host, workload, seconds=seconds, lenient=lenient, claims=claims) for workload in workloads]
@@ -213,28 +213,28 @@ def read_inputs(
 
 def _explain_resizes(host: Host, workloads: Sequence[Workload], output: str) -> None:
     """Print what the kubelet does when running pods get the requests of *workloads*."""
-    pods = {(admitted.pod.namespace, admitted.pod.name): admitted.pod for admitted in host.ledger.pods.values()}
+    pods = {(entry.pod.namespace, entry.pod.name): entry.pod for entry in host.ledger.pods.values()}
     verdicts = []
     for workload in workloads:
-        running = pods.get((workload.pod.namespace, workload.pod.name))
-        if running is None:
+        running_pod = pods.get((workload.pod.namespace, workload.pod.name))
+        if running_pod is None:
             message = f"pod {workload.pod.namespace}/{workload.pod.name} does not run on the node"
             advice = "Give --kubelet-dir DIR and --pods FILE with it."
             raise InputError(message, place=Place.at(workload.source), advice=advice)
-        verdicts.append((running, decide_resize(host, running, workload.pod)))
+        verdicts.append((running_pod, decide_resize(host, running_pod, workload.pod)))
     release = host.settings.release
     if output == "text":
-        for running, verdict in verdicts:
-            terminal.print_lines(paragraph(f"{verdict.describe(running)} (Kubernetes {release.describe()})"))
+        for running_pod, verdict in verdicts:
+            terminal.print_lines(paragraph(f"{verdict.describe(running_pod)} (Kubernetes {release.describe()})"))
     else:
         resizes = [
             {
-                "pod": f"{running.namespace}/{running.name}",
+                "pod": f"{running_pod.namespace}/{running_pod.name}",
                 "outcome": str(verdict.outcome),
                 "code": verdict.code,
                 "message": verdict.message,
             }
-            for running, verdict in verdicts
+            for running_pod, verdict in verdicts
         ]
         document = {"version": VERSION, **release.to_document(), "resizes": resizes}
         terminal.print_as(output, document)
@@ -258,7 +258,7 @@ class Explanation(NamedTuple):
 
     @property
     def admitted(self) -> bool:
-        """Whether the pod is admitted, whatever is chosen at random."""
+        """Whether the pod is admitted with every random choice."""
         admitted = all(decision.admitted for decision in (self.decision, *self.others))
         certain = admitted and not self.decision.may_be_rejected
         return certain and (not self.missing or self.lenient) and self.refusal is None
@@ -294,13 +294,13 @@ def explain(
         decision = host.decide(workload.pod) if ours else host.predict(workload.pod)
         random = any(step.rule is MergeRule.RANDOM for step in decision.steps)
         others = islice(host.possible_decisions(workload.pod), 1, _MAX_DECISIONS) if random else ()
-        missing = host.missing_devices(workload.pod)
+        missing_devices = host.missing_devices(workload.pod)
         safe = decision if ours else host.without_faults().predict(workload.pod)
         explained_claims = claims.explain(workload.pod, decision.placements, host) if claims is not None else ()
         explanation = Explanation(
             workload,
             decision,
-            missing=missing,
+            missing=missing_devices,
             lenient=lenient,
             defects=tuple(sentences.describe_defects(decision, safe)),
             claims=explained_claims,

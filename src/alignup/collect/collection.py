@@ -85,8 +85,8 @@ def write(path: Path, collection: Collection) -> None:
     """Write the archive to *path* as a whole, readable by its owner only; ``FileError``."""
     packed_archive = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=packed_archive, mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+        gzip.GzipFile(filename="", mode="wb", fileobj=packed_archive, mtime=0) as gzip_file,
+        tarfile.open(fileobj=gzip_file, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for name, content in {INDEX: encode(collection.index), **collection.parts}.items():
             member = tarfile.TarInfo(name)
@@ -99,7 +99,7 @@ def write(path: Path, collection: Collection) -> None:
 
 
 def read(path: Path) -> Collection:
-    """Return the archive at *path*; ``SourceError`` if it is none, or exceeds a limit."""
+    """Return the archive at *path*; ``SourceError`` if the file is no collection, or exceeds a limit."""
     contents, links = read_members(path, limit=lambda _path: MAX_PART_BYTES)
     if INDEX not in contents:
         raise SourceError(f"{path} is not an archive of 'alignup collect': it has no {INDEX}")

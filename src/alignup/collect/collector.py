@@ -1,4 +1,4 @@
-"""What is read from a cluster to explain the decision on one pod, in steps of which each may fail.
+"""What is read from a cluster to explain the decision on one pod, in steps that may fail one by one.
 
 :func:`plan` says which requests will be sent, and :func:`collect` sends them. Objects are decoded as structs of the few
 fields that Alignup reads, and written from these: environment variables, commands, images, volumes, labels and other
@@ -114,7 +114,7 @@ async def find_host_state(client: ApiClient, node: str, *, now: float) -> tuple[
 
 
 async def pods_of_workload(client: ApiClient, kind: str, namespace: str, name: str) -> list[ApiPod]:
-    """Return the pods of a Deployment, a Job or the like; ``MissingObjectError`` if there is no such object."""
+    """Return the pods of a Deployment, a Job or the like; ``MissingObjectError`` if the workload does not exist."""
     workload = await client.find(WORKLOADS[kind].at(name, namespace=namespace))
     if workload is None:
         raise MissingObjectError(f"{kind.lower()} {name} not found in namespace {namespace}")
@@ -165,18 +165,18 @@ async def collect(client: ApiClient, subject: Subject, *, report: Report) -> Col
     """Carry out the plan; *report* gets a line about each step. What fails is missing in the result."""
     pod, status = subject.pod, subject.pod.status
     parts: dict[str, bytes] = {Part.POD: encode(pod_document(pod, with_status=True))}
-    missing, notes = [], []
+    missing_inputs, notes = [], []
     for step in plan(subject):
         try:
             parts |= await step.run(client, subject, report)
         except AlignError as error:
             forbidden = isinstance(error, ForbiddenError)
-            missing.append(MissingPart(step.title, str(error), step.needs if forbidden else ""))
+            missing_inputs.append(MissingPart(step.title, str(error), step.needs if forbidden else ""))
             report(f"missing: {step.title}: {error}" + (f"; needs permission to {step.needs}" if forbidden else ""))
         else:
             report(f"collected {step.title}")
     if subject.host_state is None and subject.reader is None:
-        missing.append(MissingPart("machine and state files of the kubelet", subject.why_not))
+        missing_inputs.append(MissingPart("machine and state files of the kubelet", subject.why_not))
         report(f"missing: machine and state files of the kubelet: {subject.why_not}, and no reader is wanted")
     state = subject.host_state
     if state is not None:
@@ -192,7 +192,7 @@ async def collect(client: ApiClient, subject: Subject, *, report: Report) -> Col
         node=subject.node,
         kubelet_version=_kubelet_version(parts),
         reported=said,
-        missing=tuple(missing),
+        missing=tuple(missing_inputs),
         notes=tuple(notes),
     )
     return Collection(index, {name: parts[name] for name in Part if name in parts})
@@ -203,7 +203,8 @@ def pod_document(pod: ApiPod, *, with_status: bool = False) -> dict[str, Any]:
     document = to_builtins(convert(to_builtins(pod), PodObject))
     metadata, spec, status = (document.setdefault(name, {}) for name in ("metadata", "spec", "status"))
     metadata.pop("labels", None)
-    metadata["annotations"] = _known(pod.metadata.annotations)
+    annotations = pod.metadata.annotations
+    metadata["annotations"] = {name: annotations[name] for name in annotations if name.startswith(_KEPT_ANNOTATIONS)}
     metadata["uid"] = kubelet_uid(pod)
     whole = to_builtins(pod)
     metadata |= {name: whole["metadata"][name] for name in _KEPT_METADATA if name in whole["metadata"]}
@@ -230,10 +231,6 @@ def _kinds_of_volumes(pod: PodWithVolumes) -> Iterator[dict[str, Any]]:
             kind = {"persistentVolumeClaim": {"claimName": ""}}
         if kind:
             yield {"name": f"volume-{number}", **kind}
-
-
-def _known(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in annotations.items() if name.startswith(_KEPT_ANNOTATIONS)}
 
 
 def _kubelet_version(parts: Parts) -> str:
@@ -290,8 +287,8 @@ async def _read_claims(client: ApiClient, subject: Subject, _report: Report) -> 
     templates = {claim.resource_claim_template_name for claim in pod.spec.resource_claims}
     names = {claim.resource_claim_name for claim in pod.spec.resource_claims}
     names |= {claim.resource_claim_name for claim in pod.status.resource_claim_statuses}
-    if extended := pod.status.extended_resource_claim_status:
-        names.add(extended.resource_claim_name)
+    if claim_status := pod.status.extended_resource_claim_status:
+        names.add(claim_status.resource_claim_name)
     classes = (await client.list(DEVICE_CLASSES)).items
     claims = [
         claim
@@ -299,7 +296,7 @@ async def _read_claims(client: ApiClient, subject: Subject, _report: Report) -> 
         if claim.status.allocation is not None
         or (claim.metadata.namespace == subject.namespace and claim.metadata.name in names)
     ]
-    made = [
+    claim_names = [
         template
         for template in (await client.list(RESOURCE_CLAIM_TEMPLATES, Query(namespace=subject.namespace))).items
         if template.metadata.name in templates
@@ -309,7 +306,7 @@ async def _read_claims(client: ApiClient, subject: Subject, _report: Report) -> 
     ]
     groups: tuple[tuple[Resource[Any], Sequence[ApiObject]], ...] = (
         (DEVICE_CLASSES, classes),
-        (RESOURCE_CLAIM_TEMPLATES, made),
+        (RESOURCE_CLAIM_TEMPLATES, claim_names),
         (RESOURCE_CLAIMS, claims),
         (RESOURCE_SLICES, slices),
     )

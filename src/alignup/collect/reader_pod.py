@@ -199,9 +199,9 @@ async def _wait(client: ApiClient, reader: Reader) -> None:
             )
             raise ReaderError(f"the reader failed on node {reader.node}: {why}")
         for container in status.container_statuses:
-            if (waiting := container.state.waiting) is not None:
-                waits = f"{waiting.reason}: {waiting.message}".strip(": ")
-                if waiting.reason in _HOPELESS:
+            if (waiting_state := container.state.waiting) is not None:
+                waits = f"{waiting_state.reason}: {waiting_state.message}".strip(": ")
+                if waiting_state.reason in _HOPELESS:
                     raise ReaderError(f"the reader cannot start on node {reader.node}: {waits}")
         await timing.sleep(POLL_SECONDS)
     why = f": {waits}" if waits else ""
@@ -234,8 +234,8 @@ def read_log(log: bytes) -> dict[str, bytes]:
         raise SourceError(f"the log of the reader is incomplete: {tail or 'it is empty'}") from None
     try:
         packed_log = base64.b64decode("".join(lines[begin + 1 : end]), validate=True)
-        with gzip.GzipFile(fileobj=io.BytesIO(packed_log)) as compressed:
-            content = compressed.read(MAX_CONTENT + 1)
+        with gzip.GzipFile(fileobj=io.BytesIO(packed_log)) as gzip_file:
+            content = gzip_file.read(MAX_CONTENT + 1)
     except (binascii.Error, OSError, EOFError, zlib.error) as error:
         raise SourceError(f"the log of the reader is damaged: {error}") from error
     if len(content) > MAX_CONTENT:

@@ -142,14 +142,14 @@ def _advice(problem: Problem, stage: StartupStage, release: Release) -> str:
 def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> Iterator[Finding]:
     """Yield what exceeds the machine, which the kubelet notices only after everything has started."""
     try:
-        started = configuration.compute_node_allocatable(
+        allocatable = configuration.compute_node_allocatable(
             inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage
         )
     except ConfigurationError as failure:
         yield from _startup_errors((failure,), inputs.gates.release)
         return
     areas = {"cpu": Area.CPUS, "memory": Area.MEMORY}
-    for excess in started.excess:
+    for excess in allocatable.excess:
         yield error(
             areas.get(excess.resource, Area.CONFIGURATION),
             f"{StartupStage.NODE_ALLOCATABLE.failure}: {excess.reservation.canonical()} of "

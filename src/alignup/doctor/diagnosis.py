@@ -163,10 +163,10 @@ def _processes(directory: Path, proc: Path) -> Iterator[str]:
         if Path(arguments[0]).name != "kubelet":
             continue
         root = ROOT
-        for argument, following in pairwise([*arguments, ""]):  # the last one counts
+        for argument, next_argument in pairwise([*arguments, ""]):  # the last one counts
             name, equals, value = argument.lstrip("-").partition("=")
             if argument.startswith("-") and name == "root-dir":
-                root = Path(value if equals else following)
+                root = Path(value if equals else next_argument)
         inside = process / "root" / root.relative_to("/") if root.is_absolute() else process / "cwd" / root
         try:
             same = inside.samefile(directory)

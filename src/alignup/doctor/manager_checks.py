@@ -73,9 +73,9 @@ def read_inputs(
             reservations = configuration.compute_reservations(settings, machine)
         except ConfigurationError as error:
             errors.append(error)
-            concerned = {problem.field for problem in error.problems}
-            dropped_fields |= concerned | ({"kubeReserved", "evictionHard"} if "systemReserved" in concerned else set())
-            settings = _without_reservations(settings, concerned)
+            fields = {problem.field for problem in error.problems}
+            dropped_fields |= fields | ({"kubeReserved", "evictionHard"} if "systemReserved" in fields else set())
+            settings = _without_reservations(settings, fields)
         else:
             return ManagerInputs(settings, machine, reservations, frozenset(dropped_fields)), tuple(errors)
 
@@ -96,13 +96,13 @@ def _read(
             errors.append(error)
             single = all(problem.kind in _GATE_KINDS for problem in error.problems)
             if error.stage != StartupStage.DEFAULTING_PANIC:
-                concerned = {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
+                names = {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
             else:  # of the feature gates only the named ones, where that is enough
-                concerned = {problem.field for problem in error.problems} if single else {"featureGates"}
-            concerned -= dropped_fields
-            if not isinstance(document.value, Mapping) or not concerned or concerned & _TYPE_FIELDS:
+                names = {problem.field for problem in error.problems} if single else {"featureGates"}
+            names -= dropped_fields
+            if not isinstance(document.value, Mapping) or not names or names & _TYPE_FIELDS:
                 return None
-        dropped_fields |= concerned
+        dropped_fields |= names
         fields = {key: value for key, value in document.value.items() if key not in dropped_fields}
         if isinstance(gates := fields.get("featureGates"), Mapping):
             fields["featureGates"] = {
@@ -148,8 +148,8 @@ class ManagerInputs:
     @cached_property
     def policy(self) -> Policy | None:
         """Return the topology manager's policy; ``None`` if it could not be read."""
-        dropped = self.has_dropped("topologyManagerPolicy")
-        return None if dropped else Policy(self.configuration.topology_manager_policy)
+        has_dropped = self.has_dropped("topologyManagerPolicy")
+        return None if has_dropped else Policy(self.configuration.topology_manager_policy)
 
     @cached_property
     def cpu_settings(self) -> CpuSettings:
@@ -158,8 +158,8 @@ class ManagerInputs:
     @property
     def knows_cpus(self) -> bool:
         """Return whether the machine's CPUs and every field that reserves some could be read."""
-        dropped = self.has_dropped("reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]")
-        return not dropped and not self.view.discovery_error
+        has_dropped = self.has_dropped("reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]")
+        return not has_dropped and not self.view.discovery_error
 
     @property
     def knows_memory_reservation(self) -> bool:
@@ -168,8 +168,8 @@ class ManagerInputs:
 
     def cpu_provider(self) -> CpuProvider | None:
         """Return the CPU manager with the kubelet's faults; ``None`` if it does not start."""
-        dropped = self.has_dropped("cpuManagerPolicy", "cpuManagerPolicyOptions", "featureGates")
-        if dropped or self.policy is None or not self.knows_cpus:
+        has_dropped = self.has_dropped("cpuManagerPolicy", "cpuManagerPolicyOptions", "featureGates")
+        if has_dropped or self.policy is None or not self.knows_cpus:
             return None
         try:
             return CpuProvider.create(
@@ -189,7 +189,7 @@ class ManagerInputs:
         try:
             options = CpuOptions.parse(self.valid_options, gates=self.option_gates)
             count = self.cpu_settings.reserved_count(self.gates.release)
-            reserved = select_reserved_cpus(
+            reserved_cpus = select_reserved_cpus(
                 self.view, options, count=count, explicit=self.cpu_settings.explicit, release=self.gates.release
             )
         except SettingsError:
@@ -198,7 +198,7 @@ class ManagerInputs:
             view=self.view,
             policy=CpuPolicy.STATIC,
             options=options,
-            reserved=reserved,
+            reserved=reserved_cpus,
             kubelet_release=self.gates.release,
         )
 
@@ -218,9 +218,9 @@ class ManagerInputs:
 
     def reserved_memory(self) -> Mapping[int, Mapping[str, int]] | None:
         """Return node → type → bytes that the memory manager reserves; ``None`` if it does not start."""
-        dropped = self.has_dropped("memoryManagerPolicy", "reservedMemory", "featureGates")
+        has_dropped = self.has_dropped("memoryManagerPolicy", "reservedMemory", "featureGates")
         static = self.configuration.memory_manager_policy == MemoryPolicy.STATIC
-        if dropped or not self.knows_memory_reservation or not static:
+        if has_dropped or not self.knows_memory_reservation or not static:
             return None
         try:
             return reserved_memory.reserved_by_node(
@@ -233,10 +233,10 @@ class ManagerInputs:
         """Return the memory manager's ledger on the idle machine; ``None`` if it does not start."""
         if self.configuration.memory_manager_policy == MemoryPolicy.NONE:
             return None if self.has_dropped("memoryManagerPolicy") else MemoryLedger()
-        reserved = self.reserved_memory()
-        if reserved is None or any(node.id < 0 for node in self.view.nodes):
+        sizes_by_node = self.reserved_memory()
+        if sizes_by_node is None or any(node.id < 0 for node in self.view.nodes):
             return None
-        return MemoryLedger.of_machine(self.view.nodes, reserved)
+        return MemoryLedger.of_machine(self.view.nodes, sizes_by_node)
 
 
 def error_message(call: Callable[[], object]) -> str:
@@ -310,8 +310,8 @@ def check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         errors.append(_topology_error(message, advice, where=field_path, reason=reason, paste=paste))
     yield from errors
     if not errors:
-        dropped = inputs.has_dropped("topologyManagerScope")
-        scope = "" if dropped else f", scope {configuration.topology_manager_scope}"
+        has_dropped = inputs.has_dropped("topologyManagerScope")
+        scope = "" if has_dropped else f", scope {configuration.topology_manager_scope}"
         yield ok(Area.TOPOLOGY, f"starts with policy {inputs.policy}{scope}")
 
 
@@ -334,8 +334,8 @@ def check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     yield from errors
     provider = inputs.cpu_provider()
     if provider and not errors:
-        reserved, available = bits.show(provider.reserved), provider.allocatable.bit_count()
-        yield ok(Area.CPUS, f"starts with policy static: CPUs {reserved} reserved, {available} for exclusive use")
+        reserved_cpus, available = bits.show(provider.reserved), provider.allocatable.bit_count()
+        yield ok(Area.CPUS, f"starts with policy static: CPUs {reserved_cpus} reserved, {available} for exclusive use")
 
 
 def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
@@ -348,8 +348,8 @@ def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
                 advice = f"enable the feature gate {OPTION_GATES[stage]}"
                 gates = {**inputs.configuration.feature_gates, OPTION_GATES[stage]: True}
                 paste = to_yaml({"featureGates": gates})
-            where = f"cpuManagerPolicyOptions[{name}]"
-            yield _cpu_error(_STATIC_ERROR + message, advice, where=where, paste=paste)
+            field_path = f"cpuManagerPolicyOptions[{name}]"
+            yield _cpu_error(_STATIC_ERROR + message, advice, where=field_path, paste=paste)
     parse = partial(CpuOptions.parse, inputs.valid_options, gates=inputs.option_gates)
     if message := error_message(parse):
         yield _cpu_error(_STATIC_ERROR + message, "remove one of the two", where="cpuManagerPolicyOptions")
@@ -414,10 +414,10 @@ def check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     except SettingsError as failure:
         yield _memory_error(str(failure), _memory_advice(inputs, proposal), where="reservedMemory", paste=proposal)
         return
-    if (reserved := inputs.reserved_memory()) is not None:
+    if (sizes_by_node := inputs.reserved_memory()) is not None:
         shares = ", ".join(
             f"{format_quantity(sizes[MEMORY])} on NUMA node {node}"
-            for node, sizes in reserved.items()
+            for node, sizes in sizes_by_node.items()
             if sizes.get(MEMORY)
         )
         yield ok(Area.MEMORY, f"starts with policy Static: {shares} reserved")
@@ -559,8 +559,8 @@ def _topology_options(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding
     closest = options.get("prefer-closest-numa-nodes", "false")
     if policy is Policy.SINGLE_NUMA_NODE and closest in {"1", "t", "T", "TRUE", "true", "True"}:
         summary = "no effect under single-numa-node, which always chooses one node"
-        where = "topologyManagerPolicyOptions[prefer-closest-numa-nodes]"
-        yield warning(Area.TOPOLOGY, summary, IGNORED_SETTING, advice="remove it", where=where)
+        field_path = "topologyManagerPolicyOptions[prefer-closest-numa-nodes]"
+        yield warning(Area.TOPOLOGY, summary, IGNORED_SETTING, advice="remove it", where=field_path)
     allowed_count = options.get("max-allowable-numa-nodes", "")
     if policy is not Policy.NONE and nodes > KUBELET_MAX_NODES and allowed_count.isdecimal():
         yield warning(
@@ -575,7 +575,7 @@ def _topology_options(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding
 
 def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Finding]:
     strict = provider.options.strict_cpu_reservation
-    where = "reservedSystemCPUs" if inputs.reservations.reserved_system_cpus else "systemReserved[cpu]"
+    field_path = "reservedSystemCPUs" if inputs.reservations.reserved_system_cpus else "systemReserved[cpu]"
     rest = {core: cpus & ~provider.reserved for core, cpus in inputs.view.core_cpus.items()}
     partial_cores = [core for core, cpus in inputs.view.core_cpus.items() if rest[core] not in (0, cpus)]
     if provider.options.full_pcpus_only and partial_cores:
@@ -588,13 +588,13 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
             f"count {format_cpus(rest[core])} as free, yet a container may get it",
             PARTLY_RESERVED_CORE,
             advice="reserve whole cores",
-            where=where,
+            where=field_path,
             paste="" if cgroups else to_yaml(whole_cores),
         )
     if not provider.allocatable:
         pool = ", and the shared pool is empty (strict-cpu-reservation)" if strict else ""
         summary = f"all CPUs are reserved: no container can get exclusive CPUs{pool}"
-        yield warning(Area.CPUS, summary, ALL_CPUS_RESERVED, advice="reserve fewer CPUs", where=where)
+        yield warning(Area.CPUS, summary, ALL_CPUS_RESERVED, advice="reserve fewer CPUs", where=field_path)
     elif strict:
         yield note(
             Area.CPUS,
@@ -605,13 +605,13 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
     nodes = inputs.view.node_cpus
-    reserving = [node for node, cpus in nodes.items() if cpus & provider.reserved]
-    if len(nodes) > 1 and len(reserving) == 1 and provider.allocatable:
-        node, cpus = reserving[0], nodes[reserving[0]]
+    nodes_with_reserved = [node for node, cpus in nodes.items() if cpus & provider.reserved]
+    if len(nodes) > 1 and len(nodes_with_reserved) == 1 and provider.allocatable:
+        node, cpus = nodes_with_reserved[0], nodes[nodes_with_reserved[0]]
         free_cpus = f"{(cpus & ~provider.reserved).bit_count()} of its {cpus.bit_count()}"
         summary = f"all reserved CPUs are on NUMA node {node}: {free_cpus} are left for exclusive use"
-        yield note(Area.CPUS, summary, RESERVED_ON_ONE_NODE, where=where)
+        yield note(Area.CPUS, summary, RESERVED_ON_ONE_NODE, where=field_path)
     if inputs.reservations.reserved_system_cpus and not strict:
         summary = "containers without exclusive CPUs also run on the reserved CPUs"
         advice = 'set cpuManagerPolicyOptions strict-cpu-reservation to "true" to keep them off'
-        yield note(Area.CPUS, summary, RESERVED_ARE_SHARED, advice=advice, where=where)
+        yield note(Area.CPUS, summary, RESERVED_ARE_SHARED, advice=advice, where=field_path)

@@ -67,9 +67,9 @@ def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Sa
     except ParseError as error:
         return _recover(format_, text, gates=gates, wrong_checksum=isinstance(error, ChecksumError))
     whole, _ = decode(format_.newest, text, into=format_.newest.empty)
-    copied, right = copy_for_older_kubelets(format_, whole)
+    copy_fields, right = copy_for_older_kubelets(format_, whole)
     problem = ""
-    if version == format_.number and contents | copied != contents:
+    if version == format_.number and contents | copy_fields != contents:
         problem = "the copy for older kubelets differs from the contents"
     elif version == format_.number and whole["checksum"] != right:
         checksum = whole["checksum"]
@@ -111,12 +111,12 @@ def _broken_prefix(source: str, error: Exception) -> JsonPrefix:
     rest = source[position:].lstrip()
     in_string = match is None and rest.startswith('"') and _can_continue_with_string(source[:position], open_brackets)
     in_number = match is not None and match[1][0] != '"' and match.start(1) < limit < match.end() == len(source)
-    cut = position == len(source) or in_string or in_number
-    for end, closing in reversed(complete):  # after a key, a colon or a comma it is not JSON
+    is_cut = position == len(source) or in_string or in_number
+    for end, brackets in reversed(complete):  # after a key, a colon or a comma it is not JSON
         with suppress(ValueError):
-            value = json.loads(source[:end] + closing)
+            value = json.loads(source[:end] + brackets)
             break
-    return JsonPrefix(json.dumps(value) if isinstance(value, dict) else "{}", cut=cut)
+    return JsonPrefix(json.dumps(value) if isinstance(value, dict) else "{}", cut=is_cut)
 
 
 def _can_continue_with_string(source: str, open_brackets: str) -> bool:
@@ -140,17 +140,17 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, wron
         return Salvage(valid, SalvageSource.CONTENTS, format_.number, damage)
     whole, type_error = decode(format_.newest, part.json.encode(), into=format_.newest.empty)
     contents, unread = decode(format_.data, whole["data"].encode(), into=format_.data.empty)
-    copied, right = copy_for_older_kubelets(format_, whole)
+    copy_fields, right = copy_for_older_kubelets(format_, whole)
     valid_copy = type_error is None and bool(right) and whole["checksum"] == right
-    if unread is None and valid_copy and contents | copied == contents:
+    if unread is None and valid_copy and contents | copy_fields == contents:
         return Salvage(contents, SalvageSource.CONTENTS, format_.number, damage)
     empty = format_.data.empty
     if valid_copy:
-        return Salvage(empty | copied, SalvageSource.COPY, format_.number, damage)
+        return Salvage(empty | copy_fields, SalvageSource.COPY, format_.number, damage)
     if unread is None:
         return Salvage(contents, SalvageSource.UNCHECKED_CONTENTS, format_.number, damage)
     if whole["data"]:
-        return Salvage(empty | copied, SalvageSource.UNCHECKED_COPY, format_.number, damage)
+        return Salvage(empty | copy_fields, SalvageSource.UNCHECKED_COPY, format_.number, damage)
     older = format_.older[0].struct
     checkpoint, _ = decode(older, part.json.encode(), into=older.empty)
     if not checkpoint["policyName"] and not checkpoint["entries"]:
@@ -173,8 +173,8 @@ def _with_valid_checksum(format_: StateFileFormat, text: bytes) -> dict[str, Any
 
 
 def _damage(format_: StateFileFormat, text: bytes, *, wrong_checksum: bool) -> Iterator[str]:
-    if broken := json_error(text):
-        yield broken
+    if syntax_error := json_error(text):
+        yield syntax_error
         return
     whole, type_error = decode(format_.newest, text, into=format_.newest.empty)
     if type_error:
@@ -213,9 +213,9 @@ def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
     """Return the readable entries of the device manager's file, and how many are unreadable; ignore its checksum."""
     data = json.loads(readable_prefix(text).json).get("Data")
     data = data if isinstance(data, dict) else {}
-    pod_entries, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
+    pod_entries, registered_devices = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
     entries = [_device_entry(entry) for entry in pod_entries] if isinstance(pod_entries, list) else []
-    resources = registered.items() if isinstance(registered, dict) else ()
+    resources = registered_devices.items() if isinstance(registered_devices, dict) else ()
     state = DeviceState(
         entries=tuple(entry for entry in entries if entry),
         registered={resource: tuple(ids) for resource, ids in resources if _are_strings(ids)},

@@ -198,23 +198,23 @@ class _CheckedFile:
             message = "" if entry.blocks_start else message
 
     def to_check(self) -> StateCheck:
-        repair, salvaged, name = self.repair, self.salvaged, self.format.file_name
+        repair, salvaged_file, name = self.repair, self.salvaged, self.format.file_name
         findings = list(self.problems())
         if self.kubelet_error and not any(finding.kubelet_message for finding in findings):
             summary = "the kubelet does not start on this file"
             findings.insert(0, self.unusable(summary, kubelet_message=self.kubelet_error))
-        if salvaged.copy_problem:
-            summary = f"{salvaged.copy_problem}; this kubelet ignores the copy, an older one would read it"
+        if salvaged_file.copy_problem:
+            summary = f"{salvaged_file.copy_problem}; this kubelet ignores the copy, an older one would read it"
             findings.append(
                 warning(Area.STATE, summary, OUTDATED_STATE_FILE, advice="a repair rewrites it", where=name)
             )
         newest = self.format.number
-        if not self.kubelet_error and 0 < salvaged.version < newest:
+        if not self.kubelet_error and 0 < salvaged_file.version < newest:
             summary = (
-                f"version {salvaged.version}, from an older kubelet: it is read, and rewritten as version {newest}"
+                f"version {salvaged_file.version}, from an older kubelet: it is read, and rewritten as version {newest}"
             )
             findings.append(note(Area.STATE, summary, OUTDATED_STATE_FILE, where=name))
-        unknown_uids = sorted((salvaged.contents["entries"] or {}).keys() - self.pods.keys())
+        unknown_uids = sorted((salvaged_file.contents["entries"] or {}).keys() - self.pods.keys())
         if self.pods and unknown_uids:
             summary = (
                 f"held by {', '.join(unknown_uids)}, not among the given pods: the kubelet releases it once it runs"
@@ -222,7 +222,7 @@ class _CheckedFile:
             findings.append(note(Area.STATE, summary, HELD_BY_UNKNOWN_POD, where=name))
         if not self.kubelet_error and not repair:
             contents = f"{self.resource} held by {pluralize(len(self.holders), 'pod')}"
-            findings.append(ok(Area.STATE, f"policy {salvaged.contents['policyName']}, {contents}", where=name))
+            findings.append(ok(Area.STATE, f"policy {salvaged_file.contents['policyName']}, {contents}", where=name))
         return StateCheck(tuple(findings), (repair,) if repair else ())
 
 
@@ -235,13 +235,13 @@ def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -
             provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
 
     format_ = state_files.CPU_FORMAT
-    salvaged = salvage(format_, text, gates=gates)
-    file = _CheckedFile(format_, "CPUs", text, config.cpu_policy, start, pods, salvaged)
+    salvaged_file = salvage(format_, text, gates=gates)
+    file = _CheckedFile(format_, "CPUs", text, config.cpu_policy, start, pods, salvaged_file)
     if provider:
-        state, dropped_entries = repair_cpus(salvaged.contents, provider, gates=gates, pods=pods)
+        state, dropped_entries = repair_cpus(salvaged_file.contents, provider, gates=gates, pods=pods)
         file.set_repair(dropped_entries, state_files.dump_cpu_state(state, gates=gates))
-        if provider.policy is CpuPolicy.STATIC and salvaged.contents["policyName"] == CpuPolicy.STATIC:
-            file.differences = tuple(_cpu_differences(salvaged.contents, provider, gates=gates))
+        if provider.policy is CpuPolicy.STATIC and salvaged_file.contents["policyName"] == CpuPolicy.STATIC:
+            file.differences = tuple(_cpu_differences(salvaged_file.contents, provider, gates=gates))
     return file.to_check()
 
 
@@ -255,13 +255,13 @@ def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames)
             ledger.restored(idle, pod_level=config.pod_level)
 
     format_ = state_files.MEMORY_FORMAT
-    salvaged = salvage(format_, text, gates=gates)
-    file = _CheckedFile(format_, "memory", text, policy, start, pods, salvaged)
+    salvaged_file = salvage(format_, text, gates=gates)
+    file = _CheckedFile(format_, "memory", text, policy, start, pods, salvaged_file)
     if idle is not None and policy is not None:
-        state, dropped_entries = repair_memory(salvaged.contents, idle, policy=policy, gates=gates, pods=pods)
+        state, dropped_entries = repair_memory(salvaged_file.contents, idle, policy=policy, gates=gates, pods=pods)
         file.set_repair(dropped_entries, state_files.dump_memory_state(state, gates=gates))
-        if file.kubelet_error and policy == MemoryPolicy.STATIC == salvaged.contents["policyName"]:
-            file.differences = tuple(_memory_differences(salvaged.contents, state, dropped=bool(dropped_entries)))
+        if file.kubelet_error and policy == MemoryPolicy.STATIC == salvaged_file.contents["policyName"]:
+            file.differences = tuple(_memory_differences(salvaged_file.contents, state, dropped=bool(dropped_entries)))
     return file.to_check()
 
 
@@ -287,64 +287,64 @@ def _cpu_differences(contents: Contents, provider: CpuProvider, *, gates: Featur
             f"{format_cpus(clash)} reserved, but in the shared pool: strict-cpu-reservation was off, or other CPUs "
             "were reserved, when the file was written"
         )
-    if not strict and (missing := provider.reserved & ~shared_cpus & ~exclusive):
+    if not strict and (missing_cpus := provider.reserved & ~shared_cpus & ~exclusive):
         yield (
-            f"{format_cpus(missing)} reserved, but not in the shared pool: other CPUs were reserved when the file "
+            f"{format_cpus(missing_cpus)} reserved, but not in the shared pool: other CPUs were reserved when the file "
             "was written, or strict-cpu-reservation was on"
         )
     if both := shared_cpus & exclusive:
         yield f"{format_cpus(both)} in the shared pool and exclusive to a container"
-    if unassigned := provider.view.all_cpus & ~provider.reserved & ~(shared_cpus | exclusive):
-        yield f"{format_cpus(unassigned)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
+    if other_cpus := provider.view.all_cpus & ~provider.reserved & ~(shared_cpus | exclusive):
+        yield f"{format_cpus(other_cpus)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
 
 
-def _memory_differences(contents: Contents, repaired: MemoryState, *, dropped: bool) -> Iterator[str]:
+def _memory_differences(contents: Contents, repaired_state: MemoryState, *, dropped: bool) -> Iterator[str]:
     """Yield problems of the machine state, apart from allocations that had to be *dropped*."""
-    stored: Mapping[int, Any] = contents["machineState"] or {}
-    now = repaired.machine_state
-    if not stored:
+    stored_tables: Mapping[int, Any] = contents["machineState"] or {}
+    now = repaired_state.machine_state
+    if not stored_tables:
         yield "memory is allocated, but the file has no machine state"
         return
-    if gone_nodes := sorted(stored.keys() - now.keys()):
+    if gone_nodes := sorted(stored_tables.keys() - now.keys()):
         yield f"NUMA nodes {', '.join(map(str, gone_nodes))} no longer exist"
-    if new := sorted(now.keys() - stored.keys()):
+    if new := sorted(now.keys() - stored_tables.keys()):
         yield f"NUMA nodes {', '.join(map(str, new))} are new"
     differences = [
         f"NUMA node {id_}: {difference}"
-        for id_ in sorted(stored.keys() & now.keys())
-        for difference in _table_differences((stored[id_] or {}).get("memoryMap") or {}, now[id_].tables)
+        for id_ in sorted(stored_tables.keys() & now.keys())
+        for difference in _table_differences((stored_tables[id_] or {}).get("memoryMap") or {}, now[id_].tables)
     ]
     yield from differences
     if not (differences or gone_nodes or new or dropped):
         yield "the allocations do not match the free memory in the file"
 
 
-def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for type_ in sorted(stored.keys() | now.keys()):
-        old_table, table = stored.get(type_), now.get(type_)
+def _table_differences(stored_table: Mapping[str, Any], current_table: Mapping[str, Any]) -> Iterator[str]:
+    for type_ in sorted(stored_table.keys() | current_table.keys()):
+        old_table, table = stored_table.get(type_), current_table.get(type_)
         if old_table is None or table is None:
             yield f"{type_} is {'new' if old_table is None else 'gone'}"
             continue
         was = {name: format_quantity(old_table[name]) for name in old_table}
-        total, reserved, allocatable = (format_quantity(amount) for amount in table[:3])
-        written = "when the file was written, now"
+        total, reserved_size, allocatable = (format_quantity(amount) for amount in table[:3])
+        times = "when the file was written, now"
         if was["total"] != total:
-            yield f"{was['total']} of {type_} {written} {total}"
-        if was["systemReserved"] != reserved:
-            yield f"{was['systemReserved']} of {type_} was reserved {written} {reserved}"
-        if (was["total"], was["systemReserved"]) == (total, reserved) and was["allocatable"] != allocatable:
-            yield f"{was['allocatable']} of {type_} was allocatable {written} {allocatable}"
+            yield f"{was['total']} of {type_} {times} {total}"
+        if was["systemReserved"] != reserved_size:
+            yield f"{was['systemReserved']} of {type_} was reserved {times} {reserved_size}"
+        if (was["total"], was["systemReserved"]) == (total, reserved_size) and was["allocatable"] != allocatable:
+            yield f"{was['allocatable']} of {type_} was allocatable {times} {allocatable}"
 
 
 def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
     """Check the device manager's file; a kubelet that cannot read it starts without it."""
     findings: list[Finding] = []
     actions: list[str] = []
-    salvaged = False
+    salvaged_file = False
     try:
         state = state_files.parse_device_state(text, path=path)
     except StateError:
-        salvaged = True
+        salvaged_file = True
         state, unread = salvage_devices(text)
         damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
         summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
@@ -354,7 +354,7 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         actions += [f"dropped: {unread} unreadable entries"] if unread else []
     state, dropped_entries = repair_devices(state, pods=pods)
     if uids := sorted({entry.uid for entry in state.entries}):
-        actions.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in uids)}")
+        actions.insert(salvaged_file, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in uids)}")
     for entry in dropped_entries:
         summary = f"{entry.holder(pods)} holds {entry.held}: {entry.reason}"
         findings.append(
@@ -368,9 +368,9 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         summary = f"pods hold devices of {', '.join(resources)}; a defect of the kubelet: {LATE_PLUGIN.sentence}"
         advice = f"{TAINT_UNTIL_READY}; {_ONLY_NEW}"
         findings.append(note(Area.STATE, summary, LATE_DEVICE_PLUGIN, advice=advice, where=DEVICE_PATH))
-    repaired = state_files.dump_device_state(state)
+    new_text = state_files.dump_device_state(state)
     broken = any(finding.severity is Severity.WARNING for finding in findings)
-    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, repaired, tuple(actions)),) if broken else ())
+    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, new_text, tuple(actions)),) if broken else ())
 
 
 def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
@@ -378,10 +378,10 @@ def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) 
     devices: dict[str, set[str]] = {}
     for entry in state.entries:
         devices.setdefault(entry.resource, set()).update(entry.nodes)
-        if missing := sorted(entry.nodes.keys() - set(state.registered.get(entry.resource) or ())):
+        if missing_ids := sorted(entry.nodes.keys() - set(state.registered.get(entry.resource) or ())):
             summary = (
                 f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} "
-                f"{', '.join(missing)}, which was not among the healthy devices"
+                f"{', '.join(missing_ids)}, which was not among the healthy devices"
             )
             yield note(Area.STATE, summary, DEVICES_MISSING, where=DEVICE_PATH)
     declared_counts = Counter(device.resource for device in config.devices)
@@ -406,11 +406,11 @@ class _Kept(Generic[Held]):
     def keep(self, uid: str, containers: dict[str, Held], whole: Held | None) -> None:
         """Keep what fits; the pod-level allocation *whole* is kept or dropped together with all containers."""
         if whole is None:
-            for name, holding in containers.items():
-                if conflict := self.try_hold(uid, holding):
-                    self.drop(uid, name, holding, conflict)
+            for name, allocation in containers.items():
+                if conflict := self.try_hold(uid, allocation):
+                    self.drop(uid, name, allocation, conflict)
                 else:
-                    self.held.setdefault(uid, {})[name] = holding
+                    self.held.setdefault(uid, {})[name] = allocation
             return
         conflict = self.try_hold(uid, whole) if containers else (self.never_released, False)
         if conflict:
@@ -419,8 +419,8 @@ class _Kept(Generic[Held]):
             self.held[uid] = containers
             self.pods.add(uid)
 
-    def drop(self, uid: str, container: str, holding: Held, conflict: _Conflict) -> None:
-        self.dropped.append(DroppedEntry(uid, container, self.format(holding), *conflict))
+    def drop(self, uid: str, container: str, allocation: Held, conflict: _Conflict) -> None:
+        self.dropped.append(DroppedEntry(uid, container, self.format(allocation), *conflict))
 
 
 def _containers_by_pod(contents: Contents) -> dict[str, Mapping[str, Any]]:
@@ -431,11 +431,11 @@ def repair_cpus(
     contents: Contents, provider: CpuProvider, *, gates: FeatureGates, pods: PodNames
 ) -> tuple[CpuState, list[DroppedEntry]]:
     """Return the CPU manager's state as *provider* accepts it."""
-    stored = _containers_by_pod(contents)
+    stored_containers = _containers_by_pod(contents)
     if provider.policy is CpuPolicy.NONE:
         dropped_entries = [
             DroppedEntry(uid, name, f"CPUs {text}", "policy none has no exclusive CPUs")
-            for uid, containers in stored.items()
+            for uid, containers in stored_containers.items()
             for name, text in containers.items()
         ]
         return CpuState(policy=CpuPolicy.NONE), dropped_entries
@@ -444,8 +444,8 @@ def repair_cpus(
     def try_hold(uid: str, cpus: CpuSet) -> _Conflict | None:
         if gone_cpus := cpus & ~provider.view.all_cpus:
             return f"the machine has no {format_cpus(gone_cpus)}", True
-        if reserved := cpus & provider.reserved:
-            return f"{format_cpus(reserved)} must stay reserved", True
+        if reserved_cpus := cpus & provider.reserved:
+            return f"{format_cpus(reserved_cpus)} must stay reserved", True
         for other, other_cpus in owners.items():
             if other != uid and cpus & other_cpus:
                 return f"{format_pod(other, pods)} holds {format_cpus(cpus & other_cpus)} too", False
@@ -454,9 +454,9 @@ def repair_cpus(
 
     repair = _Kept(format_cpus, try_hold, "no container of the pod has any, so they would never be released")
     pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
-    for uid in sorted({**stored, **pod_wide}, key=lambda uid: uid not in pods):
+    for uid in sorted({**stored_containers, **pod_wide}, key=lambda uid: uid not in pods):
         containers = {}
-        for name, text in stored.get(uid, {}).items():
+        for name, text in stored_containers.get(uid, {}).items():
             try:
                 containers[name] = bits.parse(text)
             except ParseError as error:
@@ -493,11 +493,11 @@ def _baselines(
     contents: Contents, holdings: Mapping[str, Mapping[str, CpuSet]], possible_cpus: CpuSet
 ) -> dict[str, dict[str, CpuSet]]:
     """Return what containers held before a resize, or what they hold now if the record makes no sense."""
-    recorded: Mapping[str, Any] = contents["baselines"] or {}
+    recorded_baselines: Mapping[str, Any] = contents["baselines"] or {}
     baselines: dict[str, dict[str, CpuSet]] = {}
     for uid, containers in holdings.items():
         for name, cpus in containers.items():
-            recorded_cpus = (recorded.get(uid) or {}).get(name, 0)
+            recorded_cpus = (recorded_baselines.get(uid) or {}).get(name, 0)
             baselines.setdefault(uid, {})[name] = (
                 cpus if not recorded_cpus or recorded_cpus & ~possible_cpus else recorded_cpus
             )
@@ -508,7 +508,7 @@ def repair_memory(
     contents: Contents, idle: MemoryLedger, *, policy: str, gates: FeatureGates, pods: PodNames
 ) -> tuple[MemoryState, list[DroppedEntry]]:
     """Return the memory manager's state that follows from *idle* and the allocations."""
-    stored = {
+    stored_blocks = {
         uid: {name: _blocks(blocks) for name, blocks in containers.items()}
         for uid, containers in _containers_by_pod(contents).items()
     }
@@ -517,7 +517,7 @@ def repair_memory(
     if policy == MemoryPolicy.NONE:
         dropped_entries = [
             DroppedEntry(uid, name, _format_blocks(blocks), "policy None pins no memory")
-            for uid, containers in stored.items()
+            for uid, containers in stored_blocks.items()
             for name, blocks in containers.items()
         ]
         return MemoryState(policy=policy), dropped_entries
@@ -535,12 +535,12 @@ def repair_memory(
 
     def priority(uid: str) -> tuple[bool, int]:
         """Sort running pods first, then wide node groups, which have to be allocated first."""
-        blocks = [*pod_wide.get(uid, ()), *chain.from_iterable(stored.get(uid, {}).values())]
+        blocks = [*pod_wide.get(uid, ()), *chain.from_iterable(stored_blocks.get(uid, {}).values())]
         return uid not in pods, -max((block.nodes.bit_count() for block in blocks), default=0)
 
     repair = _Kept(_format_blocks, try_hold, "no container of the pod has any, so it would never be released")
-    for uid in sorted({**stored, **pod_wide}, key=priority):
-        repair.keep(uid, stored.get(uid, {}), pod_wide.get(uid))
+    for uid in sorted({**stored_blocks, **pod_wide}, key=priority):
+        repair.keep(uid, stored_blocks.get(uid, {}), pod_wide.get(uid))
     pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in repair.pods}
     charged_blocks = [*pod_entries.values()]
     charged_blocks += [

@@ -114,14 +114,14 @@ def check_upgrade(node: UpgradedNode, releases: Sequence[Release]) -> UpgradeRep
     )
     if any(map(_is_error, new_findings)):
         return report
-    restarted, unchecked = _restart(node, new)
-    previous = Restart({}, restarted.host) if any(map(_is_error, old_findings)) else _restart(node, old)[0]
+    restart, unchecked_parts = _restart(node, new)
+    previous = Restart({}, restart.host) if any(map(_is_error, old_findings)) else _restart(node, old)[0]
     return replace(
         report,
-        pods=compare_restarts(previous, restarted, node.waiting),
+        pods=compare_restarts(previous, restart, node.waiting),
         checked=0 if node.directory is None else len(node.pods),
         waiting=len(node.waiting),
-        unchecked=unchecked,
+        unchecked=unchecked_parts,
     )
 
 
@@ -159,5 +159,5 @@ def _restart(node: UpgradedNode, release: Release) -> tuple[Restart, tuple[str, 
     if node.directory is None:
         return Restart({}, host), ()
     files = read_state_files(node.directory, gates=settings.gates, devices_optional=True)
-    restored = restore_ledger(host, files, node.pods)
-    return restart(host, restored.ledger, node.pods), restored.unknown
+    restored_ledger = restore_ledger(host, files, node.pods)
+    return restart(host, restored_ledger.ledger, node.pods), restored_ledger.unknown

@@ -44,8 +44,8 @@ def timestamp(seconds: float, *, timespec: str = "milliseconds") -> Timestamp:
 
     *timespec* is that of ``isoformat``; objects of Kubernetes have whole seconds.
     """
-    clamped = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
-    return datetime.fromtimestamp(clamped, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    valid_seconds = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
+    return datetime.fromtimestamp(valid_seconds, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def seconds_of(timestamp: str | None) -> float:
@@ -120,8 +120,8 @@ def json_schemas(types: Iterable[Any]) -> dict[str, Any]:
     for name in schemas:
         short = name.removesuffix("Document")
         text = text.replace(f'"{name}"', f'"{short}"').replace(f'schemas/{name}"', f'schemas/{short}"')
-    renamed: dict[str, Any] = json.loads(text)
-    return renamed
+    definitions: dict[str, Any] = json.loads(text)
+    return definitions
 
 
 def build(type_: Callable[..., T], source: object, **changes: object) -> T:

@@ -251,30 +251,13 @@ def from_document(document: Mapping[str, Any]) -> Decision:
 
     Unknown fields are ignored: a later release may add fields to this version.
     """
+    version = document.get("version") if isinstance(document, Mapping) else None
+    if type(version) is not int or version != VERSION:
+        raise ParseError(f"version {version!r} is not supported: this release reads version {VERSION}")
     try:
-        return _decision(codec.convert(upgrade(document), DecisionDocument))
+        return _decision(codec.convert(dict(document), DecisionDocument))
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise ParseError(f"not a decision: {error}") from error
-
-
-def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *document* as version 2; ``ParseError`` if its version is unknown."""
-    version = document.get("version") if isinstance(document, Mapping) else None
-    if type(version) is not int or version not in {1, VERSION}:
-        raise ParseError(f"version {version!r} is not supported: this release reads versions 1 and {VERSION}")
-    upgraded: dict[str, Any] = dict(document)
-    if version == 1:
-        upgraded = rename_keys(document, {"refusal": "rejection"}) | {"version": VERSION}
-        if upgraded.get("outcome") == "refused":
-            upgraded["outcome"] = Outcome.REJECTED.value
-        if isinstance(steps := upgraded.get("steps"), list):
-            upgraded["steps"] = [rename_keys(step, {"voices": "resources"}) for step in steps]
-    return upgraded
-
-
-def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
-    """Return an object with new *names* for some keys; another value stays as it is."""
-    return {names.get(key, key): item for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _decision(document: DecisionDocument) -> Decision:

@@ -132,12 +132,12 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
 
     It changes when one of its containers starts, and when a plugin reports other NUMA nodes for a device it holds.
     """
-    admitted = ledger.pods[uid]
+    admitted_pod = ledger.pods[uid]
     cpus, memory, devices = holdings(ledger, uid)
     return PodEntryDocument(
-        pod=pod_document(admitted.pod),
-        hints={container: HintDocument.of(hint) for container, hint in admitted.hints.items()},
-        uses=build(UsageDocument, admitted.usage),
+        pod=pod_document(admitted_pod.pod),
+        hints={container: HintDocument.of(hint) for container, hint in admitted_pod.hints.items()},
+        uses=build(UsageDocument, admitted_pod.usage),
         cpus=cpus,
         memory=memory,
         devices=devices,
@@ -192,8 +192,8 @@ def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> Resid
     """
     cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
     by_name = {provider.name: provider for provider in providers}
-    if missing := [name for name in ledger.others if name not in by_name]:
-        raise StateError(f"no provider can store the ledger of {', '.join(missing)}")
+    if missing_names := [name for name in ledger.others if name not in by_name]:
+        raise StateError(f"no provider can store the ledger of {', '.join(missing_names)}")
     reusable_cpus = cpus.reusable and ReusableCpus(cpus.reusable[0], bits.show(cpus.reusable[1]))
     reusable_devices = None
     if devices.reusable:
@@ -201,14 +201,14 @@ def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> Resid
         reusable_devices = ReusableDevices(uid, {resource: sorted(ids) for resource, ids in reusable.items()})
     resources = {name: inventory.registered for name, inventory in devices.inventories.items()}
     groups = [MemoryGroup(bits.show(nodes), dict(sizes)) for nodes, sizes in memory.reusable.items()]
-    reserved = {
+    reserved_sizes = {
         id_: {type_: table.reserved for type_, table in node.tables.items() if table.reserved}
         for id_, node in memory.nodes.items()
         if node.cells & node.cells - 1
     }
     return ResidueDocument(
         cpus=CpuResidue(reusable_cpus, bits.show(cpus.lost)),
-        memory=MemoryResidue(ReusableMemory(memory.last_pod, groups) if memory.last_pod else None, reserved),
+        memory=MemoryResidue(ReusableMemory(memory.last_pod, groups) if memory.last_pod else None, reserved_sizes),
         devices=DeviceResidue(reusable_devices, resources),
         providers={name: by_name[name].to_json(other) for name, other in ledger.others.items()},
     )
@@ -238,7 +238,7 @@ class PodEntry(NamedTuple):
     def owned_blocks(self) -> Iterator["OwnedBlock"]:
         """Yield the charged blocks with their owners."""
         blocks = {None: self.pod_memory} if self.pod_memory is not None else self.memory or {}
-        return (OwnedBlock(self.uid, self.owner(name), block) for name, owned in blocks.items() for block in owned)
+        return (OwnedBlock(self.uid, self.owner(name), block) for name, group in blocks.items() for block in group)
 
 
 class OwnedBlock(NamedTuple):
@@ -296,8 +296,8 @@ def _restore(
     if conflicts:
         causes = dict.fromkeys(uid for uid, _ in conflicts if uid)
         raise RestoreError([problem for _, problem in conflicts], uids=tuple(causes))
-    used = UsedResources.of([admitted.usage for admitted in pods.values()])
-    return Ledger(cpus=cpus, memory=memory, devices=devices, others=others, pods=pods, used=used)
+    usage = UsedResources.of([admitted_pod.usage for admitted_pod in pods.values()])
+    return Ledger(cpus=cpus, memory=memory, devices=devices, others=others, pods=pods, used=usage)
 
 
 def _read_entry(document: PodEntryDocument) -> PodEntry:
@@ -307,10 +307,10 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
     hints = {container: hint.hint() for container, hint in document.hints.items()}
     cpus, memory, devices = document.cpus, document.memory, document.devices
     nodes = [
-        ((resource, id_), parse_or_none(listed))
+        ((resource, id_), parse_or_none(device_ids))
         for resources in devices.values()
         for resource, ids in resources.items()
-        for id_, listed in ids.items()
+        for id_, device_ids in ids.items()
     ]
     entry = make_entry(AdmittedPod(pod, hints, build(FitRequest, document.uses)), cpus, memory, devices)
     if unknown_containers := {*cpus.containers, *(memory.containers or ()), *devices} - {
@@ -321,7 +321,7 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
 
 
 def make_entry(
-    admitted: AdmittedPod,
+    admitted_pod: AdmittedPod,
     cpus: CpuHoldings,
     memory: MemoryHoldings,
     devices: Mapping[str, Mapping[str, Iterable[str]]],
@@ -332,8 +332,8 @@ def make_entry(
     pod_blocks = None if memory.pod is None else _blocks(memory.pod)
     charged_blocks = (pod_blocks,) if pod_blocks is not None else tuple((blocks or {}).values())
     entry = PodEntry(
-        admitted.pod.uid,
-        admitted,
+        admitted_pod.pod.uid,
+        admitted_pod,
         cpus=containers,
         pod_cpus=parse_or_none(cpus.pod),
         owned=bits.union((*containers.values(), bits.parse(cpus.pod or ""))),
@@ -394,17 +394,17 @@ def _cpu_problems(
     cpus: CpuSet, owner: str, idle: CpuLedger, everything: CpuSet, others: Iterable[PodEntry]
 ) -> Iterator[str]:
     """Yield why *owner* cannot hold *cpus*; *others* are the pods before it."""
-    gone_cpus, reserved = cpus & ~everything, cpus & idle.reserved
-    not_exclusive = cpus & ~gone_cpus & ~reserved & ~idle.shared
-    for affected, singular, plural, rest in (
+    gone_cpus, reserved_cpus = cpus & ~everything, cpus & idle.reserved
+    not_exclusive = cpus & ~gone_cpus & ~reserved_cpus & ~idle.shared
+    for affected_cpus, singular, plural, rest in (
         (gone_cpus, "no longer exists", "no longer exist", "on this machine"),
-        (reserved, "is", "are", "now reserved for the system"),
+        (reserved_cpus, "is", "are", "now reserved for the system"),
         (not_exclusive, "cannot", "cannot", "be kept: this host does not allocate exclusive CPUs now"),
         *((cpus & other.owned, "is", "are", f"also held by {other.owner()}") for other in others),
     ):
-        if affected:
-            noun, verb = ("CPUs", plural) if affected & affected - 1 else ("CPU", singular)
-            yield f"{noun} {_shortened(affected)} of {owner} {verb} {rest}"
+        if affected_cpus:
+            noun, verb = ("CPUs", plural) if affected_cpus & affected_cpus - 1 else ("CPU", singular)
+            yield f"{noun} {_shortened(affected_cpus)} of {owner} {verb} {rest}"
 
 
 def _shortened(members: Bits) -> str:
@@ -471,7 +471,7 @@ def _block_problems(charge: OwnedBlock, idle: MemoryLedger) -> Iterator[str]:
 
 def _charged_nodes(
     groups: Mapping[NodeSet, Counter[Block]],
-    reserved: ReservedBytes,
+    reserved_bytes: ReservedBytes,
     idle: MemoryLedger,
     entries: Sequence[PodEntry],
     conflicts: Conflicts,
@@ -482,7 +482,7 @@ def _charged_nodes(
         for (_, type_, size), number in blocks.items():
             sizes[type_] = sizes.get(type_, 0) + number * size
         conflicts += _shortages(group, sizes, entries, idle)
-        reserved_by_node: ReservedBytes = {node: reserved.get(node, {}) for node in bits.members(group)}
+        reserved_by_node: ReservedBytes = {node: reserved_bytes.get(node, {}) for node in bits.members(group)}
         if not any(reserved_by_node.values()) or not _fits(reserved_by_node, sizes, idle):
             reserved_by_node = _reserve_in_order(reserved_by_node, sizes, idle)
         for node, reserved_here in reserved_by_node.items():
@@ -515,10 +515,10 @@ def _shortages(
                 yield uid, f"{area} is too small for {need}"
 
 
-def _fits(reserved: ReservedBytes, sizes: Sizes, idle: MemoryLedger) -> bool:
-    """Return whether *reserved* adds up to *sizes* and no node has more than it can hold."""
+def _fits(reserved_bytes: ReservedBytes, sizes: Sizes, idle: MemoryLedger) -> bool:
+    """Return whether *reserved_bytes* adds up to *sizes* and no node has more than it can hold."""
     total: Counter[str] = Counter()
-    for node, amounts in reserved.items():
+    for node, amounts in reserved_bytes.items():
         total.update(amounts)
         tables = idle.nodes[node].tables
         if any(size > tables.get(type_, EMPTY_TABLE).allocatable for type_, size in amounts.items()):
@@ -528,15 +528,15 @@ def _fits(reserved: ReservedBytes, sizes: Sizes, idle: MemoryLedger) -> bool:
 
 def _reserve_in_order(nodes: Iterable[int], sizes: Sizes, idle: MemoryLedger) -> dict[int, dict[str, int]]:
     """Spread *sizes* over *nodes* as if they were idle: fill the lowest node first."""
-    missing = dict(sizes)
-    reserved: dict[int, dict[str, int]] = {}
+    missing_sizes = dict(sizes)
+    reserved_bytes: dict[int, dict[str, int]] = {}
     for node in nodes:
         tables = idle.nodes[node].tables
-        reserved[node] = {
-            type_: min(size, tables.get(type_, EMPTY_TABLE).allocatable) for type_, size in missing.items()
+        reserved_bytes[node] = {
+            type_: min(size, tables.get(type_, EMPTY_TABLE).allocatable) for type_, size in missing_sizes.items()
         }
-        missing = {type_: size - reserved[node][type_] for type_, size in missing.items()}
-    return reserved
+        missing_sizes = {type_: size - reserved_bytes[node][type_] for type_, size in missing_sizes.items()}
+    return reserved_bytes
 
 
 def _restore_devices(

@@ -276,8 +276,8 @@ def _cpus(groups: Iterable[CpuGroupDocument], *, field: str) -> tuple[Cpu, ...]:
             message = f"expected as many as cores, {len(cores)}, not {len(numbers)}"
             raise FieldError(message, field=f"{field}[{index}].numbers")
         for position, threads in enumerate(cores):
-            parsed = _parse_list(threads, field=f"{field}[{index}].cores") or 0
-            members = list(bits.members(parsed))
+            mask = _parse_list(threads, field=f"{field}[{index}].cores") or 0
+            members = list(bits.members(mask))
             try:
                 core = members[0] if numbers is None else bits.parse_integer(numbers[position])
             except ParseError as error:

@@ -1,6 +1,6 @@
 """``Plan`` of ``alignup.dev/v1alpha1``: moves that the cluster service carries out to make room for pods.
 
-The object has no namespace. Who creates it writes the ``spec``, of which only ``paused`` changes later; the cluster
+The object has no namespace. The creator writes the ``spec``, and later changes only ``paused``; the cluster
 service writes the ``status``. The spec says what is to happen, and proves nothing: the service decides again before
 each step. The steps are in the order of their indices, and ``status.steps`` has an entry for each of them.
 """

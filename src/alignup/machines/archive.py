@@ -64,8 +64,8 @@ def record(root: Path, file: Path, *, kubelet_version: str = "") -> None:
     files = FileReader(DirectoryFiles(os.fspath(root)))
     packed_archive = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed_archive, mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed_archive, mtime=0) as gzip_file,
+        tarfile.open(fileobj=gzip_file, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
         for member, content in (*_members(files), *_pci_members(files)):
             archive.addfile(member, io.BytesIO(content))
@@ -89,9 +89,9 @@ def read_archive(file: Path) -> ArchiveFiles:
         raise SourceError(f"{file} is an archive of 'alignup collect': unpack it with tar -xzf, and give its {machine}")
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
     if "sys" not in tops and len(tops) == 1:  # a single top-level directory
-        cut = len(tops.pop()) + 1
-        contents = {path[cut:]: content for path, content in contents.items()}
-        links = {path[cut:]: target for path, target in links.items()}
+        prefix_length = len(tops.pop()) + 1
+        contents = {path[prefix_length:]: content for path, content in contents.items()}
+        links = {path[prefix_length:]: target for path, target in links.items()}
     return ArchiveFiles.of(contents, links)
 
 

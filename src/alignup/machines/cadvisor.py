@@ -152,13 +152,13 @@ def from_machine_info(document: object, *, name: str) -> Machine:
 
 def _check_integers(document: object, name: str) -> None:
     """Reject numbers that cAdvisor cannot have written: its integers have 64 bits."""
-    pending: list[tuple[str, object]] = [("", document)]
-    while pending:
-        field, value = pending.pop()
+    queue: list[tuple[str, object]] = [("", document)]
+    while queue:
+        field, value = queue.pop()
         if isinstance(value, dict):
-            pending += [(f"{field}.{key}".lstrip("."), inner) for key, inner in value.items()]
+            queue += [(f"{field}.{key}".lstrip("."), inner) for key, inner in value.items()]
         elif isinstance(value, list):
-            pending += [(f"{field}[{index}]", inner) for index, inner in enumerate(value)]
+            queue += [(f"{field}[{index}]", inner) for index, inner in enumerate(value)]
         elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise SourceError("is not an integer of 64 bits", file=name, field=field)
 
@@ -336,13 +336,13 @@ class _Reader:
         return caches
 
     def _cache(self, path: str) -> tuple[_Cache, int] | None:
-        read = self._files.read
-        number = _LEADING.match("0" if self._is_z else read(f"{path}/id") or "")
-        level = _LEADING.match(read(f"{path}/level") or "")
-        size = _KIB.match(read(f"{path}/size") or "")
-        words = [word.strip() for word in (read(f"{path}/shared_cpu_map") or "").split(",")]
+        read_file = self._files.read
+        number = _LEADING.match("0" if self._is_z else read_file(f"{path}/id") or "")
+        level = _LEADING.match(read_file(f"{path}/level") or "")
+        size = _KIB.match(read_file(f"{path}/size") or "")
+        words = [word.strip() for word in (read_file(f"{path}/shared_cpu_map") or "").split(",")]
         valid = all(map(_WORD.fullmatch, words))
-        if not number or not level or not size or not valid or read(f"{path}/type") is None:
+        if not number or not level or not size or not valid or read_file(f"{path}/type") is None:
             return None
         return _Cache(int(number[1]), int(level[1])), sum(int(word, 16).bit_count() for word in words)
 

@@ -95,14 +95,14 @@ def add_links(machine: Machine, described_machine: Machine, *, name: str) -> Mac
             node = described_device.node if device.node is None and described_device.node in nodes else device.node
             device = replace(device, path=described_device.path or device.path, node=node)  # noqa: PLW2901 - with its path
         pci.append(device)
-    missing = len(described_machine.pci) - len(by_address)
-    gaps = (f"{missing} of {len(described_machine.pci)} devices in {name} are not on this machine",) if missing else ()
+    count = len(described_machine.pci) - len(by_address)
+    gaps = (f"{count} of {len(described_machine.pci)} devices in {name} are not on this machine",) if count else ()
     links = [
         replace(link, devices=tuple(addresses[device] for device in link.devices if device in addresses))
         for link in described_machine.links
         if sum(device in addresses for device in link.devices) >= min(2, len(link.devices))
     ]
-    stated = [
+    levels = [
         StatedLevel((addresses[a], addresses[b]), level)
         for (a, b), level in ((stated.devices, stated.level) for stated in described_machine.stated_levels)
         if a in addresses and b in addresses
@@ -113,7 +113,7 @@ def add_links(machine: Machine, described_machine: Machine, *, name: str) -> Mac
             devices=(),
             pci=tuple(pci),
             links=tuple(links) or machine.links,
-            stated_levels=tuple(stated) or machine.stated_levels,
+            stated_levels=tuple(levels) or machine.stated_levels,
             gaps=(*machine.gaps, *gaps),
         )
         .with_reported(machine.devices)
@@ -274,16 +274,16 @@ def _parse_matrix(text: str, name: str) -> Machine:
             near[row] = texts[len(columns) :] if affinity else []
             for column, cell in zip(columns, texts, strict=False):
                 if cell not in _LEVELS and cell not in {"X", "N/A"} and not _NVLINKS.fullmatch(cell):
-                    expected = f"expected X, NV#, {', '.join(_LEVELS)}"
+                    expectation = f"expected X, NV#, {', '.join(_LEVELS)}"
                     raise SourceError(
-                        f"{row} and {column} have level {cell[:20]!r}: {expected}", file=name, line=number
+                        f"{row} and {column} have level {cell[:20]!r}: {expectation}", file=name, line=number
                     )
                 cells.setdefault((min(row, column), max(row, column)), cell)
     stated_levels = [StatedLevel(pair, _LEVELS[cell]) for pair, cell in cells.items() if cell in _LEVELS]
-    linked = {pair: int(links[1]) for pair, cell in cells.items() if (links := _NVLINKS.fullmatch(cell))}
+    links_by_pair = {pair: int(links[1]) for pair, cell in cells.items() if (links := _NVLINKS.fullmatch(cell))}
     has_node = "NUMA Affinity" in lines[first]
     pci = [_matrix_device(column, near.get(column, []), legend, has_node=has_node) for column in columns]
-    return replace(_only_devices(pci, links=_nvlinks(linked), name=name), stated_levels=tuple(stated_levels))
+    return replace(_only_devices(pci, links=_nvlinks(links_by_pair), name=name), stated_levels=tuple(stated_levels))
 
 
 def _parse_listing(text: str, name: str) -> Machine:

@@ -185,14 +185,14 @@ class FileReader:
                 return cpus
         return None
 
-    def _parse(self, path: str, parse: Callable[[str], int], expected: str) -> int | None:
+    def _parse(self, path: str, parse: Callable[[str], int], expectation: str) -> int | None:
         text = self.text(path)
         if text is None:
             return None
         try:
             return parse(text)
         except ParseError:
-            self.add_unusable(path, f"is not {expected}: {_quote(text)}")
+            self.add_unusable(path, f"is not {expectation}: {_quote(text)}")
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
@@ -233,11 +233,11 @@ class FileReader:
 
     def resolve(self, path: str) -> str | None:
         """Return *path* without links; ``None`` if a link is dangling, circular, very long or leaves the root."""
-        remaining = path.split("/")[::-1]
+        stack = path.split("/")[::-1]
         parts: list[str] = []
         links = steps = 0
-        while remaining:
-            name = remaining.pop()
+        while stack:
+            name = stack.pop()
             steps += 1
             if steps > _MAX_STEPS:
                 return None
@@ -258,7 +258,7 @@ class FileReader:
                 if links > _MAX_LINKS:
                     return None
                 parts = [] if target.startswith("/") else parts[:-1]
-                remaining += target.split("/")[::-1]
+                stack += target.split("/")[::-1]
         return "/".join(parts)
 
     def _add_unreadable(self, path: str, error: Exception) -> None:

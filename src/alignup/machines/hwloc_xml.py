@@ -239,12 +239,12 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
 
 def _numbered(objects: Iterable[_Object], kind: str, *, most: int, below: int, name: str) -> list[_Object]:
     """Return the *objects* with a number."""
-    numbered = [object_ for object_ in objects if object_.index is not None and object_.index >= 0]
-    if len(numbered) > most:
-        raise SourceError(f"{name} has {len(numbered)} {kind}: expected at most {most}")
-    if too_large := next((object_.index for object_ in numbered if (object_.index or 0) >= below), None):
+    numbered_objects = [object_ for object_ in objects if object_.index is not None and object_.index >= 0]
+    if len(numbered_objects) > most:
+        raise SourceError(f"{name} has {len(numbered_objects)} {kind}: expected at most {most}")
+    if too_large := next((object_.index for object_ in numbered_objects if (object_.index or 0) >= below), None):
         raise SourceError(f"{name} has {kind} with the number {too_large}: expected at most {below - 1}")
-    return numbered
+    return numbered_objects
 
 
 def _node(node: _Object) -> NumaNode:

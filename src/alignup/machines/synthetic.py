@@ -109,8 +109,8 @@ def parse(
 ) -> Machine:
     """Return the machine that *text* describes.
 
-    *memory* is the default size of a node in bytes; every node with memory has *hugepages*; *distances* are those of a
-    node to itself and to any other (hwloc's synthetic machines have none).
+    *memory* is the default size of a node in bytes; every node with memory has *hugepages*; *distances* are the
+    distance of a node to itself and to any other node (hwloc's synthetic machines have none).
     """
     tree = _tree(text)
     nodes, homes = _nodes(tree, memory=memory, hugepages=hugepages)
@@ -195,8 +195,8 @@ def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
     for part in text.split():
         name, _, value = part.partition("=")
         if name not in {*sizes, "indexes"} or name in values or not value:
-            expected = " and ".join(f"'{name}=…'" for name in (*sizes, "indexes"))
-            raise ParseError(f"{token!r}: cannot use {part!r}: expected {expected}, each at most once")
+            expectation = " and ".join(f"'{name}=…'" for name in (*sizes, "indexes"))
+            raise ParseError(f"{token!r}: cannot use {part!r}: expected {expectation}, each at most once")
         values[name] = value
         if name in sizes:
             _bytes(value, token)
@@ -215,18 +215,18 @@ def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
     machine, *inner, last = levels
     if last.kind not in {"pu", None}:
         raise ParseError(f"{last.token!r} comes last: expected 'pu', the CPUs, below it")
-    untyped = [level.token for level in inner if level.kind is None]
-    if untyped and len(untyped) < len(inner):
-        raise ParseError(f"{untyped[0]!r}: expected a type here, since other levels have one")
+    tokens = [level.token for level in inner if level.kind is None]
+    if tokens and len(tokens) < len(inner):
+        raise ParseError(f"{tokens[0]!r}: expected a type here, since other levels have one")
     has_attached = any(level.attached for level in levels if level.kind != "numa")
-    if untyped:
+    if tokens:
         # hwloc gives these types to the levels of a text without types.
         usual_kinds = [kind for kind in _USUAL_KINDS if kind != "numa" or not has_attached][: len(inner)]
         groups = ["group"] * (len(inner) - len(usual_kinds))
         inner = list(map(_usual, inner, groups + sorted(usual_kinds, key=_OUTER_FIRST.index)))
-    typed = (*inner, replace(last, kind="pu"))
+    all_levels = (*inner, replace(last, kind="pu"))
     kinds: set[str | None] = set()
-    for level in typed:
+    for level in all_levels:
         if level.kind in kinds and level.kind != "group":
             raise ParseError(f"{level.token!r}: expected at most one level of {level.kind}")
         if level.kind == "package" and "core" in kinds:
@@ -235,7 +235,9 @@ def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
             raise ParseError(f"{level.token!r}: expected NUMA nodes either as a level or attached, not both")
         kinds.add(level.kind)
     return (
-        (machine, *typed) if has_attached or "numa" in kinds else (machine, _usual(_Level("", None, 1), "numa"), *typed)
+        (machine, *all_levels)
+        if has_attached or "numa" in kinds
+        else (machine, _usual(_Level("", None, 1), "numa"), *all_levels)
     )
 
 
@@ -247,11 +249,11 @@ def _usual(level: _Level, kind: str) -> _Level:
 
 def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tuple[list[NumaNode], list[int]]:
     """Return all nodes, and for each CPU the id of its node."""
-    attached_nodes = [(depth, attached) for depth, level in enumerate(tree.levels) for attached in level.attached]
+    attached_nodes = [(depth, node_group) for depth, level in enumerate(tree.levels) for node_group in level.attached]
     total = sum(tree.width(depth) for depth, _ in attached_nodes)
     if total > MAX_NODES:
         raise ParseError(f"the machine has {total} NUMA nodes: expected at most {MAX_NODES}")
-    indexes = [attached.indexes for _, attached in attached_nodes if attached.indexes]
+    indexes = [node_group.indexes for _, node_group in attached_nodes if node_group.indexes]
     if len(indexes) > 1:
         raise ParseError(f"'indexes={indexes[1]}': expected once, for all attached NUMA nodes together")
     # hwloc numbers attached nodes by the end of their objects, inner objects before outer ones.
@@ -272,7 +274,7 @@ def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tup
 
 
 def _ids(tree: _Tree, kind: str) -> list[int] | None:
-    """Return for each CPU the id of its object of *kind*; ``None`` if there is no such level."""
+    """Return for each CPU the id of its object of *kind*; ``None`` if there is no level of this kind."""
     depth = tree.depth(kind)
     if depth is None:
         return None
@@ -320,12 +322,12 @@ def _loops(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
         loops = [(int(loop[1]), int(loop[2])) for loop in matches if loop]
     else:
         loops = _loops_by_type(tree, total, indexes)
-    done = prod(times for _, times in loops)
-    if done < total and min(step for step, _ in loops) == total // done:
-        loops.append((1, total // done))
-        done *= total // done
-    if done != total:
-        raise ParseError(f"'indexes={indexes}': expected loops over {total} objects, but they make {done}")
+    total_times = prod(times for _, times in loops)
+    if total_times < total and min(step for step, _ in loops) == total // total_times:
+        loops.append((1, total // total_times))
+        total_times *= total // total_times
+    if total_times != total:
+        raise ParseError(f"'indexes={indexes}': expected loops over {total} objects, but they make {total_times}")
     return loops
 
 

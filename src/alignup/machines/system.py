@@ -117,8 +117,8 @@ def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
     if len(addresses) > MAX_PCI_DEVICES:
         raise SourceError(f"{BUS} has {len(addresses)} PCI devices: expected at most {MAX_PCI_DEVICES}")
     devices = [device for address in addresses if (device := _device(files, address))]
-    if undescribed := len(addresses) - len(devices):
-        files.add_gap(f"{undescribed} PCI devices are listed, but not described")
+    if undescribed_count := len(addresses) - len(devices):
+        files.add_gap(f"{undescribed_count} PCI devices are listed, but not described")
     return tuple(sorted(devices, key=lambda device: (len(device.address), device.address)))
 
 
@@ -211,8 +211,8 @@ def add_gpus(machine: Machine, files: FileReader) -> Machine:
     if len(nvidia_devices) > 1:
         links, reason = _read_nvml(_nvml_links, missing="install the extra gpu (nvidia-ml-py)")
         gaps = (*gaps, f"the links between {len(nvidia_devices)} NVIDIA GPUs are unknown: {reason}") if reason else gaps
-    linked = replace(machine, pci=tuple(pci), links=links, gaps=gaps)
-    return linked.with_reported((*machine.devices, *devices)).checked()
+    machine_with_links = replace(machine, pci=tuple(pci), links=links, gaps=gaps)
+    return machine_with_links.with_reported((*machine.devices, *devices)).checked()
 
 
 def read_driver_gpus(files: FileReader) -> tuple[Gpu, ...]:

@@ -77,12 +77,12 @@ def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple
 
 def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> Iterator[CpuSet]:
     """Yield *cpus* in groups, as the lowest CPU of each lists them; a CPU without a list is in no group."""
-    remaining = cpus
-    while remaining:
-        lowest = (remaining & -remaining).bit_length() - 1
+    other_cpus = cpus
+    while other_cpus:
+        lowest = (other_cpus & -other_cpus).bit_length() - 1
         members = siblings(lowest)
-        group = 1 << lowest | ((members or 0) & remaining)
-        remaining &= ~group
+        group = 1 << lowest | ((members or 0) & other_cpus)
+        other_cpus &= ~group
         if members is not None:
             yield group
 
@@ -90,16 +90,16 @@ def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> It
 def number_groups(groups: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
     """Map each CPU to the number of its group: the group's own number if it is unique, else the first unused one."""
     numbers: dict[int, int] = {}
-    unnumbered: list[CpuSet] = []
+    groups_without_number: list[CpuSet] = []
     used_ids: set[int] = set()
     for number, group in groups:
         if number is None or number < 0 or number in used_ids:
-            unnumbered.append(group)
+            groups_without_number.append(group)
             continue
         used_ids.add(number)
         numbers |= dict.fromkeys(bits.members(group), number)
-    free = iter(number for number in range(len(used_ids) + len(unnumbered)) if number not in used_ids)
-    for group in unnumbered:
+    free = iter(number for number in range(len(used_ids) + len(groups_without_number)) if number not in used_ids)
+    for group in groups_without_number:
         numbers |= dict.fromkeys(bits.members(group), next(free))
     return numbers
 
@@ -110,7 +110,7 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
     On IBM Z ids repeat in every book and drawer.
     """
     groups: dict[tuple[int | None, ...], CpuSet] = {}
-    unnamed = 0
+    unnamed_cpus = 0
     # The kernel has these for every CPU or for none, so a few are enough.
     first = list(islice(bits.members(online), 4))
     parents = [
@@ -121,18 +121,18 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
     for cpu in bits.members(online):
         number = files.number(topology_path(cpu, "physical_package_id"))
         if number is None or number < 0:
-            unnamed |= 1 << cpu
+            unnamed_cpus |= 1 << cpu
             continue
         key = (number, *(files.number(topology_path(cpu, name)) for name in parents))
         groups[key] = groups.get(key, 0) | 1 << cpu
     yield from ((key[0], group) for key, group in groups.items())
-    unknown_cpus = unnamed
-    for group in sibling_groups(unnamed, lambda cpu: _siblings(files, cpu, "topology", _SOCKET)):
+    unknown_cpus = unnamed_cpus
+    for group in sibling_groups(unnamed_cpus, lambda cpu: _siblings(files, cpu, "topology", _SOCKET)):
         unknown_cpus &= ~group
         yield None, group
-    if numbered := unnamed & ~unknown_cpus:
+    if named_cpus := unnamed_cpus & ~unknown_cpus:
         files.add_gap(
-            f"the kernel does not number the sockets of CPUs {bits.show(numbered)}; new numbers were assigned"
+            f"the kernel does not number the sockets of CPUs {bits.show(named_cpus)}; new numbers were assigned"
         )
     if unknown_cpus:
         files.add_gap(f"the sockets of CPUs {bits.show(unknown_cpus)} are unknown")
@@ -186,17 +186,17 @@ def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterato
     A cache without sharers belongs to one core: Itanium reports its caches this way.
     """
     ids: dict[int, int | None] = {}
-    undescribed = 0
+    undescribed_cpus = 0
     threads: dict[int, CpuSet] = {}
     for cpu, core in cores.items():
         threads[core] = threads.get(core, 0) | 1 << cpu
 
     def sharing(cpu: int) -> CpuSet | None:
-        nonlocal undescribed
+        nonlocal undescribed_cpus
         here = f"{CPU}/cpu{cpu}/cache"
         indexes = [name for name in files.names(here) if name.startswith("index")]
         if not indexes:
-            undescribed |= 1 << cpu
+            undescribed_cpus |= 1 << cpu
         for index in indexes:
             if files.number(f"{here}/{index}/level") == 3:
                 ids[cpu] = files.number(f"{here}/{index}/id")
@@ -206,8 +206,8 @@ def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterato
 
     for group in sibling_groups(online, sharing):
         yield ids[(group & -group).bit_length() - 1], group
-    if undescribed:
-        files.add_gap(f"the caches of CPUs {bits.show(undescribed)} are not described")
+    if undescribed_cpus:
+        files.add_gap(f"the caches of CPUs {bits.show(undescribed_cpus)} are not described")
 
 
 def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -> dict[int, int]:
@@ -217,8 +217,8 @@ def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -
     for node in nodes:
         cpus = read_listed_cpus(files, node)
         if cpus is None:
-            linking = (cpu for cpu in bits.members(online) if files.has(f"{CPU}/cpu{cpu}/node{node}"))
-            cpus = bits.of(read_linked_cpus(files, node) or linking)
+            cpus_with_link = (cpu for cpu in bits.members(online) if files.has(f"{CPU}/cpu{cpu}/node{node}"))
+            cpus = bits.of(read_linked_cpus(files, node) or cpus_with_link)
         cpus &= online
         ambiguous |= bits.of(cpu for cpu in bits.members(cpus) if cpu in node_by_cpu)
         node_by_cpu = dict.fromkeys(bits.members(cpus), node) | node_by_cpu

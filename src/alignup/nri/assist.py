@@ -141,12 +141,12 @@ class AssistPlugin(NriPlugin):
             return ()
         updated_container.take(resources)
         changes = self._divide()
-        sent = _set(resources.cpu.cpus)
+        runtime_cpus = _set(resources.cpu.cpus)
         for changed_container, update in changes:
             cpu = update.linux.resources.cpu
             # Never more than the kubelet has just said, if only for now.
-            if changed_container is updated_container and cpu.cpus and sent:
-                cpu.cpus = bits.show(_set(cpu.cpus) & sent)
+            if changed_container is updated_container and cpu.cpus and runtime_cpus:
+                cpu.cpus = bits.show(_set(cpu.cpus) & runtime_cpus)
                 self._settled = None
         return self._answer(changes)
 

@@ -23,5 +23,6 @@ class Coalesced(Generic[T]):
     async def _run(self, previous: asyncio.Task[T] | None) -> T:
         if previous is not None:
             await asyncio.wait([previous])
-        self._running, self._next = self._next, None
+        self._running = self._next
+        self._next = None
         return await self._function()

@@ -97,8 +97,8 @@ class DecidePlugin(AssistPlugin):
     async def synchronize(
         self, pods: Sequence[wire.PodSandbox], containers: Sequence[wire.Container]
     ) -> Sequence[wire.ContainerUpdate]:
-        running = {container.pod_sandbox_id for container in containers if container.state != wire.CONTAINER_STOPPED}
-        live = {pod.uid: pod for pod in pods if pod.id in running}
+        ids = {container.pod_sandbox_id for container in containers if container.state != wire.CONTAINER_STOPPED}
+        live = {pod.uid: pod for pod in pods if pod.id in ids}
         self._sandboxes = {}
         for pod in pods:
             self._sandboxes.setdefault(pod.uid, set()).add(pod.id)
@@ -113,12 +113,12 @@ class DecidePlugin(AssistPlugin):
                 self._decide_on(pod, requested_pod, running=True)
         await self._save()
         updates = [*await super().synchronize(pods, containers)]
-        restored = [(container, update) for container in self.containers if (update := self._restore(container))]
-        if drifted := sorted(container.pod_name for container, _ in restored if container.pod in decided_uids):
-            _log.warning("containers differ from their decision, and are changed back", pods=drifted)
+        pairs = [(container, update) for container in self.containers if (update := self._restore(container))]
+        if pod_names := sorted(container.pod_name for container, _ in pairs if container.pod in decided_uids):
+            _log.warning("containers differ from their decision, and are changed back", pods=pod_names)
         self._listed = True
         self.release_ended()  # meanwhile, other pods may have ended
-        return [*updates, *self._answer(restored)]
+        return [*updates, *self._answer(pairs)]
 
     async def disconnected(self) -> None:
         self._listed = False
@@ -149,11 +149,11 @@ class DecidePlugin(AssistPlugin):
     ) -> Sequence[wire.ContainerUpdate]:
         updates = await super().update_container(pod, container, resources)
         updated_container = self._containers.get(container.id)
-        restored = None if updated_container is None else self._restore(updated_container)
+        update = None if updated_container is None else self._restore(updated_container)
         return (
             updates
-            if updated_container is None or restored is None
-            else [*updates, *self._answer([(updated_container, restored)])]
+            if updated_container is None or update is None
+            else [*updates, *self._answer([(updated_container, update)])]
         )
 
     async def stop_container(self, pod: wire.PodSandbox, container: wire.Container) -> Sequence[wire.ContainerUpdate]:
@@ -323,12 +323,12 @@ class DecidePlugin(AssistPlugin):
         if self._pool_of is None or self._pool_of[0] is not ledger:
             cpus, memory = ledger.cpus, ledger.memory
             free = {node: state.tables[MEMORY].free for node, state in memory.nodes.items() if MEMORY in state.tables}
-            pinned = {
+            exclusive_cpus = {
                 uid: {name: bits.union(block.nodes for block in blocks) for name, blocks in containers.items()}
                 for uid, containers in memory.held.items()
             }
             shared_pool = SharedPool(self._durable.host.machine, cpus.shared, free)
-            self._pool_of = ledger, KubeletPool(shared_pool, "alignup", cpus.held, cpus.pod_held, pinned)
+            self._pool_of = ledger, KubeletPool(shared_pool, "alignup", cpus.held, cpus.pod_held, exclusive_cpus)
         return self._pool_of[1]
 
 

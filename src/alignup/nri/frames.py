@@ -77,14 +77,16 @@ class Decoder:
                 yield from ((self._channel, message) for message in channel.feed(part))
 
     def _read_header(self, view: memoryview) -> memoryview:
-        missing = _FRAME.size - len(self._header)
-        self._header += view[:missing]
+        missing_bytes = _FRAME.size - len(self._header)
+        self._header += view[:missing_bytes]
         if len(self._header) == _FRAME.size:
-            self._channel, self._left = _FRAME.unpack(self._header)
+            channel, length = _FRAME.unpack(self._header)
+            self._channel = channel
+            self._left = length
             self._header = b""
-            if self._left > _MAX_FRAME:
-                raise FrameError(f"a frame of {self._left} bytes is longer than {_MAX_FRAME}")
-        return view[missing:]
+            if length > _MAX_FRAME:
+                raise FrameError(f"a frame of {length} bytes is longer than {_MAX_FRAME}")
+        return view[missing_bytes:]
 
 
 class _Channel:
@@ -100,10 +102,10 @@ class _Channel:
             self._skip -= skipped_bytes
             part = part[skipped_bytes:]
             # A header first, and then no more than its message: the buffer never grows beyond one message.
-            needed = self._needed()
-            chunk, part = part[: needed - len(self._buffer)], part[needed - len(self._buffer) :]
+            needed_bytes = self._needed()
+            chunk, part = part[: needed_bytes - len(self._buffer)], part[needed_bytes - len(self._buffer) :]
             self._buffer += chunk
-            if len(self._buffer) < needed:
+            if len(self._buffer) < needed_bytes:
                 return
             if (message := self._complete()) is not None:
                 yield message

@@ -69,7 +69,7 @@ class KubeletPoolReader:
     def read(self) -> KubeletPool:
         """Return the pool, the same object if nothing has changed.
 
-        ``FileError`` or ``StateError`` if the files do not say what it is.
+        ``FileError`` or ``StateError`` if the files do not describe the pool.
         """
         cpu: CpuState | None = self._read_file(CPU_FILE, parse_cpu_state)
         if cpu is None:
@@ -86,12 +86,12 @@ class KubeletPoolReader:
         cpus = self._cpus if cpu.policy == NONE_POLICY else cpu.default & self._cpus
         nodes = memory.machine_state.items()
         free = {node: state.tables[MEMORY].free for node, state in nodes if MEMORY in state.tables}
-        pinned = {
+        exclusive_cpus = {
             uid: {name: bits.union(block.nodes for block in blocks) for name, blocks in containers.items()}
             for uid, containers in memory.entries.items()
         }
         shared_pool = SharedPool(self._machine, cpus, free)
-        return KubeletPool(shared_pool, cpu.policy, cpu.entries, cpu.pod_entries, pinned)
+        return KubeletPool(shared_pool, cpu.policy, cpu.entries, cpu.pod_entries, exclusive_cpus)
 
     def _read_file(self, name: str, parse: Any) -> Any:  # noqa: ANN401 - of either file
         path = self._directory / name

@@ -130,7 +130,7 @@ def _knows_all_events(request: wire.ConfigureRequest) -> bool:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return the three numbers of a version such as ``v0.12.0`` or ``2.1.9~ds1``; zeros if it is none."""
+    """Return the three numbers of a version such as ``v0.12.0`` or ``2.1.9~ds1``; zeros if *text* is no version."""
     match = _VERSION_NUMBERS.match(text)
     return tuple(int(number or 0) for number in match.groups()) if match else (0, 0, 0)
 
@@ -267,7 +267,8 @@ class PluginConnection:
             except (OSError, FrameError, RpcError) as error:
                 self.problem = f"{self._path}: {error}"
             if self.synchronized:
-                delay, self.synchronized = self._timing.retry, False
+                self.synchronized = False
+                delay = self._timing.retry
                 await self._plugin.disconnected()
             _log.warning("not connected to the runtime", problem=self.problem, retry_after=delay)
             await self._timing.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - not cryptography
@@ -282,28 +283,28 @@ class PluginConnection:
         dispatcher = PluginDispatcher(self._plugin, synchronized=self._mark_synchronized)
         service = Service(PLUGIN_SERVICE, PLUGIN_CHANNEL, dispatcher.call)
         connection = TtrpcConnection(*await self._open(), service=service, channel=RUNTIME_CHANNEL)
-        serving = asyncio.ensure_future(connection.run())
+        connection_task = asyncio.ensure_future(connection.run())
         self._connection = connection
         request = wire.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=VERSION)
         try:
             await self._call("RegisterPlugin", request, self._timing.register)
-            await serving
+            await connection_task
         except ConnectionClosedError:
-            await serving  # which may know why
+            await connection_task  # which may know why
             raise
         finally:
             self._connection = None
             connection.close()
-            serving.cancel()
+            connection_task.cancel()
             with suppress(asyncio.CancelledError, FrameError):
-                await serving
+                await connection_task
 
     async def update_containers(self, updates: Sequence[wire.ContainerUpdate]) -> list[wire.ContainerUpdate]:
         """Change containers without being asked; return the updates that failed.
 
-        ``RpcError`` if the runtime does not say which, for example only that some failed. It skips containers that it
-        does not know, also those that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an
-        event comes at the same time.
+        ``RpcError`` if the runtime does not say which, for example only that some failed. It skips unknown containers,
+        and containers that are being created. Up to NRI 0.12.0 it can block the runtime for good, if an event comes at
+        the same time.
         """
         request = wire.UpdateContainersRequest(update=updates)
         payload = await self._call("UpdateContainers", request, self._timing.update)

@@ -26,21 +26,21 @@ class PlacementFile:
         ``FileError`` if it cannot be written.
         """
         last_written, now = self._written, self._now()
-        written = (
+        written_at = (
             last_written.written if last_written is not None and 0 <= now - last_written.written < REFRESH else now
         )
-        document = self._document(problem, written)
+        document = self._document(problem, written_at)
         if document != last_written:
             document = document.replace(written=now)
             atomic_files.write(self._path, codec.encode(document))
             self._written = document
 
-    def _document(self, problem: str, written: float) -> PlacementsDocument:
+    def _document(self, problem: str, written_at: float) -> PlacementsDocument:
         plugin = self._plugin
         return PlacementsDocument(
             mode=plugin.mode,
             problem=problem,
-            written=written,
+            written=written_at,
             containers=[
                 PlacedContainerDocument(
                     id=container.id,

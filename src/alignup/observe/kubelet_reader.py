@@ -182,10 +182,10 @@ class KubeletReader:
         gates = feature_gates.resolve(parts.configuration.feature_gates, parts.configuration.release)
         for _ in range(_ATTEMPTS):
             old_versions = self._versions()
-            files, allocated, file_gaps = self._read_files(gates)
-            listed, allocatable, gaps = None, None, [*parts.gaps, *file_gaps]
+            files, allocated_pods, file_gaps = self._read_files(gates)
+            listed_pods, allocatable, gaps = None, None, [*parts.gaps, *file_gaps]
             try:
-                listed, allocatable = await self._read_pod_resources(
+                listed_pods, allocatable = await self._read_pod_resources(
                     files.devices.registered if files.devices else None
                 )
             except PluginError as error:
@@ -204,8 +204,8 @@ class KubeletReader:
             sub_ids=parts.sub_ids,
             addresses=parts.addresses,
             files=files,
-            allocated=allocated,
-            listed=listed,
+            allocated=allocated_pods,
+            listed=listed_pods,
             allocatable=allocatable,
             pods=pods,
             slices=slices,
@@ -213,23 +213,23 @@ class KubeletReader:
             gaps=tuple(gaps),
         )
 
-    async def _read_pod_resources(self, registered: Registered) -> tuple[tuple[ListedPod, ...], ListedResources]:
+    async def _read_pod_resources(self, file_ids: Registered) -> tuple[tuple[ListedPod, ...], ListedResources]:
         """Return the pods, and what can be allocated, which changes with device plugins only."""
         if self.markers is not None:
             withdrawals = self.markers.withdrawals
-            listed, allocatable = await self._pod_resources.read()
-            return listed, self.markers.at_rest(allocatable, since=withdrawals)
-        cached, now = self._allocatable, self._clock()
-        if cached is not None and cached.registered == registered and now - cached.at < ALLOCATABLE_SECONDS:
-            return await self._pod_resources.list(), cached.resources
-        forgotten = self._forgotten
-        listed, allocatable = await self._pod_resources.read()
+            listed_pods, allocatable = await self._pod_resources.read()
+            return listed_pods, self.markers.at_rest(allocatable, since=withdrawals)
+        cache, now = self._allocatable, self._clock()
+        if cache is not None and cache.registered == file_ids and now - cache.at < ALLOCATABLE_SECONDS:
+            return await self._pod_resources.list(), cache.resources
+        forgotten_count = self._forgotten
+        listed_pods, allocatable = await self._pod_resources.read()
         # Devices that only the file has belong to a plugin that has stopped. It can come back without another file.
-        expected_devices = {(resource, id_) for resource, ids in (registered or {}).items() for id_ in ids or ()}
+        expected_devices = {(resource, id_) for resource, ids in (file_ids or {}).items() for id_ in ids or ()}
         reported_devices = {(device.resource, device.id) for device in allocatable.devices}
-        if forgotten == self._forgotten and reported_devices == expected_devices:
-            self._allocatable = _Allocatable(allocatable, registered, now)
-        return listed, allocatable
+        if forgotten_count == self._forgotten and reported_devices == expected_devices:
+            self._allocatable = _Allocatable(allocatable, file_ids, now)
+        return listed_pods, allocatable
 
     def _read_files(self, gates: FeatureGates) -> tuple[KubeletFiles, AllocatedPods | None, list[str]]:
         try:

@@ -15,7 +15,7 @@ _BUFFER = 64 << 10
 
 
 class DirectoryWatch:
-    """A watch on *directories* by inotify; those that do not exist yet are watched from the next :meth:`refresh`.
+    """A watch on *directories* by inotify; missing ones are watched from the next :meth:`refresh`.
 
     The kubelet replaces its state files by renaming, so the directories are watched, not the files. Only the names of
     changed files are reported; which of several changes happened does not matter to a reader of the whole file.
@@ -55,16 +55,16 @@ class DirectoryWatch:
     def changes(self) -> set[Path] | None:
         """Return the paths that have changed since the last call; ``None`` if some were missed."""
         changed_paths: set[Path] = set()
-        missed = False
+        has_missed = False
         for watch, mask, name in self._events():
             directory = self._watched.get(watch)
             if mask & (_IGNORED | _DELETE_SELF | _MOVE_SELF):
                 self._watched.pop(watch, None)
             if mask & _Q_OVERFLOW or directory is None:
-                missed = missed or bool(mask & _Q_OVERFLOW)
+                has_missed = has_missed or bool(mask & _Q_OVERFLOW)
             else:
                 changed_paths.add(directory / name if name else directory)
-        return None if missed else changed_paths
+        return None if has_missed else changed_paths
 
     def _events(self) -> Iterator[tuple[int, int, str]]:
         while True:

@@ -258,7 +258,7 @@ class Steering:
         self._changed.set()
 
     async def _keep_running(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Run a job until cancelled: whatever goes wrong, the node goes on without steering for a moment."""
+        """Run a job until cancelled: after any error, the node goes on without steering for a moment."""
         while True:
             try:
                 await job()

@@ -59,7 +59,7 @@ class AdmittingError(UnsettledError):
 
 
 class ForeignFilesError(StateError):
-    """The state files are those of another machine."""
+    """The state files belong to another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +104,16 @@ class UnchangedParts:
 
     def with_allocations(self, pods: Iterable[tuple[Pod, AllocatedPod | None]]) -> list[Pod]:
         """Return *pods* with the resources that the kubelet counts with, if these are known."""
-        earlier, self._pods, changed_pods = self._pods, {}, []
+        earlier, self._pods = self._pods, {}
+        joined_pods = []
         for pod, allocated_pod in pods:
             if allocated_pod is not None:
                 entry = earlier.get(pod.uid)
                 if entry is None or entry[0] is not pod or entry[1] != allocated_pod:
                     entry = pod, allocated_pod, with_allocation(pod, allocated_pod)
                 self._pods[pod.uid] = entry
-            changed_pods.append(pod if allocated_pod is None else self._pods[pod.uid][2])
-        return changed_pods
+            joined_pods.append(pod if allocated_pod is None else self._pods[pod.uid][2])
+        return joined_pods
 
     def place(self, sources: Sources) -> PlacedDevices | None:
         """Return the devices in the slices of *sources*; ``None`` if these are unknown."""
@@ -128,14 +129,14 @@ class UnchangedParts:
         entry = self._settings
         if entry is None or entry[0] is not sources.configuration or entry[1] is not sources.machine:
             settings = kubelet_configuration.host_settings(sources.configuration, sources.machine)
-            entry, self._host = (sources.configuration, sources.machine, settings), None
-            self._settings = entry
+            entry = self._settings = sources.configuration, sources.machine, settings
+            self._host = None
         if self._host is None or self._host.machine.devices != devices:
             self._host = Host(sources.machine.with_reported(devices), entry[2])
         return copy(self._host)
 
 
-def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | None = None) -> Observation:
+def join(sources: Sources, *, settled: bool = True, unchanged_parts: UnchangedParts | None = None) -> Observation:
     """Return the host; ``StateError`` if the files cannot be those of this machine and configuration.
 
     :class:`UnsettledError` if the kubelet is in the middle of a change; with *settled*, no further write is expected.
@@ -148,8 +149,8 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
     if listed_pods and sources.files.devices is None:
         sources = replace(sources, files=replace(sources.files, devices=_device_state(listed_pods)))
     devices = join_devices(sources)
-    unchanged = unchanged or UnchangedParts()
-    host = unchanged.get(sources, with_addresses(devices.devices, sources))
+    unchanged_parts = unchanged_parts or UnchangedParts()
+    host = unchanged_parts.get(sources, with_addresses(devices.devices, sources))
     if listed_pods is not None:
         sources = replace(sources, files=_with_missing_files(sources.files, listed_pods, host))
     check_files(sources.machine, sources.files)
@@ -160,28 +161,28 @@ def join(sources: Sources, *, settled: bool = True, unchanged: UnchangedParts | 
     files = replace(sources.files, devices=devices.state)
     allocated_pods = sources.allocated or {}
     specs = [pod for uid in pods.alive if (pod := _pod(sources, pods, holders, uid)) is not None]
-    pods_to_restore = unchanged.with_allocations((pod, allocated_pods.get(pod.uid)) for pod in specs)
-    restored = _restore(host, files, pods_to_restore, settled=settled)
-    named_pods = dict(restored.ledger.pods)
+    pods_to_restore = unchanged_parts.with_allocations((pod, allocated_pods.get(pod.uid)) for pod in specs)
+    restored_ledger = _restore(host, files, pods_to_restore, settled=settled)
+    named_pods = dict(restored_ledger.ledger.pods)
     for uid, name in pods.alive.items():
         if name is not None and not named_pods[uid].pod.namespace:  # only its holdings were known
             named_pods[uid] = named_pods[uid]._replace(
                 pod=replace(named_pods[uid].pod, namespace=name[0], name=name[1])
             )
     live = {uid: pod for uid, pod in pods.listed.items() if uid in pods.alive}
-    claims = join_claims(unchanged.place(sources), live, pods.unmatched, pods_to_restore)
-    host.ledger = replace(restored.ledger, pods=named_pods, claims=claims.ledger)
+    claims = join_claims(unchanged_parts.place(sources), live, pods.unmatched, pods_to_restore)
+    host.ledger = replace(restored_ledger.ledger, pods=named_pods, claims=claims.ledger)
     for uid in pods.ended:
         host.release(uid)
-    gaps = [gap.text for gap in restored.gaps if gap.kind not in (GapKind.PODS, GapKind.UNLISTED_PODS)]
-    unnamed = [f"the name of pod {uid} is unknown" for uid, name in pods.alive.items() if name is None]
+    gaps = [gap.text for gap in restored_ledger.gaps if gap.kind not in (GapKind.PODS, GapKind.UNLISTED_PODS)]
+    unnamed_pods = [f"the name of pod {uid} is unknown" for uid, name in pods.alive.items() if name is None]
     return Observation(
         host=host,
         configuration=sources.configuration,
         sub_ids=sources.sub_ids,
         kubelet=sources.kubelet,
         ended=pods.ended,
-        gaps=(*sources.gaps, *gaps, *unnamed, *claims.gaps),
+        gaps=(*sources.gaps, *gaps, *unnamed_pods, *claims.gaps),
         contradictions=(
             *pods.notes,
             *devices.notes,
@@ -224,10 +225,10 @@ def _check_settled(sources: Sources, pods: "LivePods", holders: "Holdings") -> N
     for uid, name in pods.alive.items():
         server_pod = (sources.pods or {}).get(uid)
         if sources.allocated is not None:
-            admitted = uid in sources.allocated
+            is_admitted = uid in sources.allocated
         else:  # an older kubelet, or one that has never admitted a pod
-            admitted = uid in holders or server_pod is None or server_pod.reported
-        if not admitted:
+            is_admitted = uid in holders or server_pod is None or server_pod.reported
+        if not is_admitted:
             raise AdmittingError(f"pod {'/'.join(name) if name else uid} is being admitted")
 
 
@@ -246,9 +247,9 @@ def _pod(sources: Sources, pods: "LivePods", holders: "Holdings", uid: str) -> P
     allocated_pod = (sources.allocated or {}).get(uid)
     if server_pod is not None:
         pod = server_pod.pod
-        missing = holders.get(uid, {}).keys() - {container.name for container in pod.all_containers}
-        if missing:  # only a pod with another spec, under the same uid, could lead here
-            raise StateError(f"pod {uid} has no container {', '.join(sorted(missing))}, but the state files do")
+        extra = holders.get(uid, {}).keys() - {container.name for container in pod.all_containers}
+        if extra:  # only a pod with another spec, under the same uid, could lead here
+            raise StateError(f"pod {uid} has no container {', '.join(sorted(extra))}, but the state files do")
         return pod
     if allocated_pod is None:
         return None
@@ -288,9 +289,9 @@ def _disagreements(sources: Sources, pods: "LivePods", holders: "Holdings", host
     if allocatable is None:
         return
     if host.settings.cpus.policy == CpuPolicy.STATIC:
-        expected = host.view.all_cpus & ~host.ledger.cpus.reserved
-        if allocatable.cpus != expected:
-            have, want = bits.show(allocatable.cpus), bits.show(expected)
+        expected_cpus = host.view.all_cpus & ~host.ledger.cpus.reserved
+        if allocatable.cpus != expected_cpus:
+            have, want = bits.show(allocatable.cpus), bits.show(expected_cpus)
             yield f"the kubelet allocates CPUs {have}, but by its configuration it would allocate {want}"
     if host.ledger.memory.nodes:
         expected_memory = _sizes(host.ledger.memory.allocatable())
@@ -387,20 +388,20 @@ def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
     if sources.allocated is None:  # an older kubelet: every pod that it lists was admitted
         names = {(pod.namespace, pod.name) for pod in sources.listed or ()}
         admitted_uids += [uid for uid, pod in pods_of_server.items() if uid not in holders and pod.name in names]
-    matched, rest = _match(admitted_uids, pods_of_server, holders, sources.listed or ())
-    running = [uid for uid in admitted_uids if uid in pods_of_server and pods_of_server[uid].stage is PodStage.RUNNING]
-    credible = sources.listed is not None and all(uid in matched for uid in running)
+    entries, rest = _match(admitted_uids, pods_of_server, holders, sources.listed or ())
+    uids = [uid for uid in admitted_uids if uid in pods_of_server and pods_of_server[uid].stage is PodStage.RUNNING]
+    credible = sources.listed is not None and all(uid in entries for uid in uids)
     alive: dict[str, PodName | None] = {}
     ended_uids, notes = [], []
     for uid in admitted_uids:
         name = pods_of_server[uid].name if uid in pods_of_server else None
-        if uid in matched:
-            name = (matched[uid].namespace, matched[uid].name)
-        if _has_ended(pods_of_server.get(uid), listed=uid in matched, credible=credible and sources.pods is not None):
+        if uid in entries:
+            name = (entries[uid].namespace, entries[uid].name)
+        if _has_ended(pods_of_server.get(uid), listed=uid in entries, credible=credible and sources.pods is not None):
             ended_uids.append(uid)
             continue
         alive[uid] = name
-        if sources.listed is not None and uid not in matched:
+        if sources.listed is not None and uid not in entries:
             pod_name = "/".join(name) if name else uid
             notes.append(f"pod {pod_name} is in the kubelet's files, but PodResources does not list it")
     newcomers = tuple(pod for pod in rest if _holds_something(pod))
@@ -408,7 +409,7 @@ def find_live_pods(sources: Sources, holders: Holdings) -> LivePods:
     return LivePods(
         alive=alive,
         ended=tuple(ended_uids),
-        listed=matched,
+        listed=entries,
         newcomers=newcomers,
         unmatched=tuple(rest),
         notes=tuple(notes),
@@ -428,12 +429,12 @@ def _match(
     uids: Iterable[str], pods: Mapping[str, KnownPod], holders: Holdings, listed_pods: Iterable[ListedPod]
 ) -> tuple[dict[str, ListedPod], list[ListedPod]]:
     """Match uids with listed pods, by name and then by what they hold; also return the listed pods without a uid."""
-    unmatched = list(listed_pods)
-    matched: dict[str, ListedPod] = {}
+    unmatched_pods = list(listed_pods)
+    entries: dict[str, ListedPod] = {}
 
     def take(uid: str, candidates: list[ListedPod]) -> None:
-        matched[uid] = candidates[0]
-        unmatched.remove(candidates[0])
+        entries[uid] = candidates[0]
+        unmatched_pods.remove(candidates[0])
         by_name[candidates[0].namespace, candidates[0].name].remove(candidates[0])
 
     known_uids = [uid for uid in uids if uid in pods]
@@ -445,15 +446,15 @@ def _match(
             candidates = by_name.get(pods[uid].name, [])
             if exact:
                 candidates = [pod for pod in candidates if _agrees(pod, holders.get(uid, {}))]
-            if uid not in matched and candidates:
+            if uid not in entries and candidates:
                 take(uid, candidates)
     for uid in uids:
-        if uid in matched or uid in pods:
+        if uid in entries or uid in pods:
             continue
-        candidates = [pod for pod in unmatched if _holds_something(pod) and _agrees(pod, holders.get(uid, {}))]
+        candidates = [pod for pod in unmatched_pods if _holds_something(pod) and _agrees(pod, holders.get(uid, {}))]
         if len(candidates) == 1:
             take(uid, candidates)
-    return matched, unmatched
+    return entries, unmatched_pods
 
 
 def _agrees(listed_pod: ListedPod, containers: Mapping[str, ContainerHoldings]) -> bool:
@@ -510,14 +511,14 @@ def join_devices(sources: Sources) -> JoinedDevices:
         ready.setdefault(resource, []).append(id_)
     notes = []
     for resource, registered_ids in state.registered.items():
-        missing = sorted({*(registered_ids or ())} - {*ready[resource]})
-        for id_ in missing:
+        missing_ids = sorted({*(registered_ids or ())} - {*ready[resource]})
+        for id_ in missing_ids:
             devices.setdefault((resource, id_), Device(resource, id_, None, healthy=False))
-        if missing and ready[resource]:
+        if missing_ids and ready[resource]:
             notes.append(
-                f"devices {', '.join(missing)} of {resource} are registered, but PodResources does not list them"
+                f"devices {', '.join(missing_ids)} of {resource} are registered, but PodResources does not list them"
             )
-        elif missing:
+        elif missing_ids:
             notes.append(f"the device plugin of {resource} has stopped, or has not registered with this kubelet yet")
     registered_now = {resource: tuple(ids) for resource, ids in ready.items()}
     return JoinedDevices(
@@ -568,7 +569,7 @@ def _device_state(pods: Mapping[str, ListedPod]) -> DeviceState | None:
 
 
 def _with_missing_files(files: KubeletFiles, pods: Mapping[str, ListedPod], idle: Host) -> KubeletFiles:
-    """Return *files* with those of the CPU manager and the memory manager, made of what *pods* hold if missing."""
+    """Return *files* with the missing files of the CPU manager and the memory manager, made of what *pods* hold."""
     pod_cpus = {uid: pod.cpus for uid, pod in pods.items() if pod.cpus}
     pod_memory = {uid: pod.memory for uid, pod in pods.items() if pod.memory}
     cpus, memory = {}, idle.ledger.memory

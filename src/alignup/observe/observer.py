@@ -84,26 +84,26 @@ class Publisher:
 
     async def publish(self, state: HostStateDocument, topology: Mapping[str, Any] | None) -> bool:
         """Write what differs from the last write; return whether something did. :class:`ApiError` if it failed."""
-        written, now = await self._publish_state(state), self._client.timing.clock()
+        has_written, now = await self._publish_state(state), self._client.timing.clock()
         due = topology != self._topology or now >= self._topology_written_at + HEARTBEAT_SECONDS
         if due and topology is not None and await self._apply(NODE_RESOURCE_TOPOLOGIES, topology):
             self._topology = topology
             self._topology_written_at = now
-            written = True
-        return written
+            has_written = True
+        return has_written
 
     async def _publish_state(self, state: HostStateDocument) -> bool:
-        published, timing = self._state, self._client.timing
-        if published is None or state != published.replace(observed_at="", generation=0, machine_generation=0):
+        old_state, timing = self._state, self._client.timing
+        if old_state is None or state != old_state.replace(observed_at="", generation=0, machine_generation=0):
             generation = self._generation + 1
-            same = published is not None and (state.machine, state.configuration) == (
-                published.machine,
-                published.configuration,
+            same = old_state is not None and (state.machine, state.configuration) == (
+                old_state.machine,
+                old_state.configuration,
             )
-            machine_generation = published.machine_generation if published is not None and same else generation
+            machine_generation = old_state.machine_generation if old_state is not None and same else generation
             state = state.replace(generation=generation, machine_generation=machine_generation)
         elif timing.clock() >= self._written_at + HEARTBEAT_SECONDS:
-            state = published
+            state = old_state
         else:
             return False
         state = state.replace(observed_at=format_time(timing.time_of_day()))
@@ -197,17 +197,17 @@ class Observer:
 
     async def _check(self) -> None:
         """Publish the host as it is, after it has settled and the interval since the last write has passed."""
-        settled = False
+        is_settled = False
         while True:
             if (pause := self._written_at + self.timing.interval - self.timing.clock()) > 0:
                 await self.timing.sleep(pause)
             self._changed.clear()
-            state, topology = await self._observe(settled=settled)
+            state, topology = await self._observe(settled=is_settled)
             if state is not None:
                 break
-            settled = await self._wait(self._pause)
+            is_settled = await self._wait(self._pause)
         try:
-            written = await self.publisher.publish(state, topology)
+            has_written = await self.publisher.publish(state, topology)
         except ApiError as error:
             self._fail(str(error))
             return
@@ -216,7 +216,7 @@ class Observer:
             f"the API server does not have {name}; apply the CustomResourceDefinition"
             for name in sorted(self.publisher.missing)
         )
-        if written:
+        if has_written:
             self._written_at = self.timing.clock()
             seconds = None if self._changed_at is None else self._written_at - self._changed_at
             self.metrics.published(seconds=seconds, sizes=self.publisher.sizes)
@@ -237,7 +237,8 @@ class Observer:
 
     async def _observe(self, *, settled: bool) -> tuple[HostStateDocument | None, dict[str, Any] | None]:
         """Return the objects to publish; ``None`` for the first if the kubelet is in the middle of a change."""
-        sources, refresh, self._refresh = None, self._refresh, False
+        sources = None
+        refresh, self._refresh = self._refresh, False
         try:
             if refresh:
                 await self.reader.refresh()
@@ -246,7 +247,7 @@ class Observer:
             if self._last is not None and self._last[0] == (sources, settled):
                 self.metrics.observations.labels("ok").inc()
                 return self._last[1]
-            observation = join(sources, settled=settled, unchanged=self._unchanged)
+            observation = join(sources, settled=settled, unchanged_parts=self._unchanged)
         except AlignError as error:
             self._refresh = self._refresh or refresh
             if not settled or isinstance(error, UnsettledError):  # it may pass, for example while the kubelet restarts
@@ -271,11 +272,11 @@ class Observer:
         self._last = (sources, settled), objects
         return objects
 
-    def _report(self, doing: str, problem: str) -> None:
+    def _report(self, activity: str, problem: str) -> None:
         """Log a problem once."""
-        if problem and problem != self._reported.get(doing):
-            _log.warning("problem", activity=doing, host=self.publisher.host, problem=problem)
-        self._reported[doing] = problem
+        if problem and problem != self._reported.get(activity):
+            _log.warning("problem", activity=activity, host=self.publisher.host, problem=problem)
+        self._reported[activity] = problem
 
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[DirectoryWatch]:

@@ -90,14 +90,14 @@ def node_topology(
     host = observation.host
     topology = host.settings.topology
     level = f"{_POLICIES[topology.policy]}{_LEVELS[topology.scope]}" if topology.policy in _POLICIES else "None"
-    fingerprinted = [
-        (admitted.pod.namespace, admitted.pod.name)
-        for uid, admitted in host.ledger.pods.items()
+    pod_names = [
+        (admitted_pod.pod.namespace, admitted_pod.pod.name)
+        for uid, admitted_pod in host.ledger.pods.items()
         if method is FingerprintMethod.ALL or _has_exclusive_resources(host, uid)
     ]
     attributes = {
         **_policy_attributes(observation.configuration, max_nodes=topology.options.max_nodes),
-        "nodeTopologyPodsFingerprint": pod_fingerprint(fingerprinted),
+        "nodeTopologyPodsFingerprint": pod_fingerprint(pod_names),
         "nodeTopologyPodsFingerprintMethod": str(method),
     }
     return {
@@ -180,13 +180,13 @@ def _cpus(host: Host, node: int) -> ResourceAmounts:
 def _memory(host: Host, node: int) -> Iterator[ResourceAmounts]:
     numa_node = next(numa_node for numa_node in host.view.nodes if numa_node.id == node)
     pages = {pages.resource: pages.bytes for pages in numa_node.hugepages}
-    managed = host.ledger.memory.nodes.get(node)
+    node_memory = host.ledger.memory.nodes.get(node)
     for name, capacity in ((MEMORY, numa_node.memory or 0), *sorted(pages.items())):
-        if managed is None:
-            unmanaged = capacity - sum(pages.values()) if name == MEMORY else capacity
-            yield ResourceAmounts(name, capacity, unmanaged, unmanaged)
-        elif name in managed.tables:
-            table = managed.tables[name]
+        if node_memory is None:
+            unmanaged_size = capacity - sum(pages.values()) if name == MEMORY else capacity
+            yield ResourceAmounts(name, capacity, unmanaged_size, unmanaged_size)
+        elif name in node_memory.tables:
+            table = node_memory.tables[name]
             yield ResourceAmounts(name, capacity, table.allocatable, table.free)
 
 

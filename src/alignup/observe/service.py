@@ -46,7 +46,7 @@ class ObserveOptions:
 async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
     """Run the observer until SIGTERM or SIGINT, or once; return what went wrong in the latter case.
 
-    ``StateError`` if this is not the machine of the node, or the kubelet's files are those of another machine.
+    ``StateError`` if this is not the machine of the node, or the kubelet's files belong to another machine.
     """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access))

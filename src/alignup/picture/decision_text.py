@@ -70,13 +70,13 @@ def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[Decisio
             step.container, tuple(resource for resource in step.resources if resource.resource), step, placements
         )
     for container in () if decision.steps else pod.all_containers:  # policy none merges nothing
-        requested = tuple(
+        request_texts = tuple(
             ResourceHints(provider.name, resource, need.request, need.free, DONT_CARE)
             for provider in host.providers
             for resource, need in provider.needs(host.ledger.by_provider()[provider.name], pod, container).items()
         )
         placements = tuple(placement for placement in decision.placements if placement.container == container.name)
-        yield DecisionPart(container.name, requested, None, placements)
+        yield DecisionPart(container.name, request_texts, None, placements)
 
 
 def draw_decision(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:

@@ -126,7 +126,7 @@ class MachineLayout:
 
     @property
     def boxes(self) -> tuple[NodeBox, ...]:
-        """Those with CPUs."""
+        """The NUMA nodes with CPUs."""
         return tuple(box for frame in self.frames for box in frame.boxes)
 
     @property
@@ -277,8 +277,8 @@ def _group_devices(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
 
 def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
     there = {1 << node.id for node in machine.nodes if node.id >= 0}
-    unplaced = [device for device in devices if device.nodes not in there]
-    for nodes, group in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):
+    unplaced_devices = [device for device in devices if device.nodes not in there]
+    for nodes, group in sorted(group_by(unplaced_devices, lambda device: device.nodes or 0).items()):
         description = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
         if nodes and not any(nodes & node for node in there):
             description += ", not on this machine"

@@ -1,6 +1,6 @@
 """A machine as one self-contained SVG file, for light and dark mode, with a text description.
 
-Machines with up to some hundred CPUs show every CPU number, those with up to some thousand every CPU. Beyond that, NUMA
+Machines with some hundred CPUs show every CPU number, machines with some thousand show every CPU. Beyond that, NUMA
 nodes have bars, and equal nodes share a box.
 """
 
@@ -115,14 +115,14 @@ class _Painter:
         widest = max((box.width for boxes in inside for box in boxes), default=0)
         elements = []
         for frame, boxes in zip(layout.frames, inside, strict=True):
-            sized = [box._replace(width=widest) for box in boxes]
-            if len(sized) == 1:
-                elements.append(sized[0])
+            wide_boxes = [box._replace(width=widest) for box in boxes]
+            if len(wide_boxes) == 1:
+                elements.append(wide_boxes[0])
             else:
-                fit = min(int(_PAGE_WIDTH / (widest + 12)), 2 if len(sized) <= 4 else 4)
-                across = _columns(len(sized), max(1, fit))
+                fit = min(int(_PAGE_WIDTH / (widest + 12)), 2 if len(wide_boxes) <= 4 else 4)
+                across = _columns(len(wide_boxes), max(1, fit))
                 elements.append(
-                    framed(label(frame.name, 14, style="strong"), grid(sized, across, gap=10), style="frame")
+                    framed(label(frame.name, 14, style="strong"), grid(wide_boxes, across, gap=10), style="frame")
                 )
         return elements
 
@@ -244,8 +244,8 @@ class _Painter:
         ideal = sqrt(3 * len(cores) * cores[0].height / widest)
         across = max(1 << max(0, (int(ideal) - 1).bit_length()), int((least + 4) / (widest + 4)))
         across = min(across, max(1, int(600 / widest)), len(cores))
-        sized = [core._replace(width=widest) for core in cores]
-        body = grid(sized, _columns(len(cores), across), gap=4 if self._digits else 3)
+        wide_cores = [core._replace(width=widest) for core in cores]
+        body = grid(wide_cores, _columns(len(cores), across), gap=4 if self._digits else 3)
         name = core_group.name
         if not self._digits:
             name += f"{': ' if name else ''}CPUs {shorten(format_bits(core_group.cpus), 24)}"

@@ -1,7 +1,7 @@
 """A machine for the terminal: lines of cells with style names, which the caller may color.
 
 Nothing is shown by color alone. Small machines list every CPU by core, nodes with many CPUs show CPU lists, machines
-with many nodes show one line per node, and those with hundreds one line per group of equal nodes.
+with many nodes show one line per node, and machines with hundreds of nodes show one line per group of equal nodes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -132,13 +132,13 @@ class _Renderer(NamedTuple):
         fit = max(1, (self.width - 10) // (column + 2))  # the label takes 12 columns, and the last has no gap after it
         lines: list[Line] = []
         for core_group in box.core_groups:
-            padded = [
+            padded_lines = [
                 (*chunks[core], Cell(" " * (column - display_width(plain(chunks[core]))))) for core in core_group.cores
             ]
-            per_line = -(-len(padded) // -(-len(padded) // fit))
-            for start in range(0, len(padded), per_line):
+            per_line = -(-len(padded_lines) // -(-len(padded_lines) // fit))
+            for start in range(0, len(padded_lines), per_line):
                 name = "" if start else core_group.name or "CPUs"
-                lines += self.field(name, padded[start : start + per_line])
+                lines += self.field(name, padded_lines[start : start + per_line])
         return lines
 
     def folded(self, box: NodeBox) -> list[Line]:

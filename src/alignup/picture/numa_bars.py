@@ -44,13 +44,13 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
     for node in bits.members(host.view.all_nodes):
         largest, bars = offers[node], []
         node_cpus = host.view.node_cpus.get(node, 0)
-        reserved = (node_cpus & cpus.reserved).bit_count()
+        reserved_count = (node_cpus & cpus.reserved).bit_count()
         exclusive_count = (node_cpus & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
-        free = node_cpus.bit_count() - reserved - exclusive_count
+        free = node_cpus.bit_count() - reserved_count - exclusive_count
         usable = min(free, largest.get(CPU, free))
         bars.append(
             ResourceBar(
-                CPU, reserved, exclusive_count, free - usable if exclusive else 0, usable if exclusive else free
+                CPU, reserved_count, exclusive_count, free - usable if exclusive else 0, usable if exclusive else free
             )
         )
         for type_, table in memory.nodes[node].tables.items() if node in memory.nodes else ():
@@ -81,5 +81,5 @@ def sum_bars(nodes: Sequence[NumaBars]) -> dict[str, ResourceBar]:
 
 
 def stranded_places(nodes: Sequence[NumaBars]) -> set[tuple[int, str]]:
-    """Return the NUMA nodes and resources of which all that is unused is stranded."""
+    """Return the NUMA nodes and resources where everything unused is stranded."""
     return {(node.node, bar.resource) for node in nodes for bar in node.bars if bar.stranded and not bar.free}

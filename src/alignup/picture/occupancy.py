@@ -169,11 +169,11 @@ class Occupancy:
 
     def with_stranded(self, places: Collection[tuple[int, str]], machine: Machine) -> "Occupancy":
         """Return the occupancy with what is unused at *places*, NUMA nodes and resources, as stranded."""
-        use, unused = UseInfo(UseState.STRANDED), {UseState.FREE, UseState.SHARED}
+        use, free_states = UseInfo(UseState.STRANDED), {UseState.FREE, UseState.SHARED}
         by_cpu = {
             cpu.id: use
             for cpu in machine.cpus
-            if cpu.node is not None and (cpu.node, CPU) in places and self.of_cpu(cpu.id).state in unused
+            if cpu.node is not None and (cpu.node, CPU) in places and self.of_cpu(cpu.id).state in free_states
         }
         by_device = {
             (device.resource, device.id): use
@@ -189,13 +189,13 @@ class Occupancy:
         if node_memory is not None:
             table = node_memory.tables.get(type_, EMPTY_TABLE)
             parts |= {"reserved": table.system_reserved, "held": table.reserved, "free": table.free}
-        divided, remainder = [], total
+        amounts, remainder = [], total
         for name, amount in parts.items():
             amount = min(amount, remainder)  # noqa: PLW2901 - a reservation larger than the node wraps around
             remainder -= amount
             if amount:
-                divided.append((name, amount))
-        return tuple(divided)
+                amounts.append((name, amount))
+        return tuple(amounts)
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -211,12 +211,12 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
     cpus = ledger.cpus
     holders = tuple(_holders(ledger))
     sharing = []  # the pods with a container in the shared pool
-    for uid, admitted in ledger.pods.items():
+    for uid, admitted_pod in ledger.pods.items():
         container_cpus = cpus.held.get(uid, {})
-        lasting = [container for container in admitted.pod.init if container.restartable] + list(
-            admitted.pod.containers
+        containers = [container for container in admitted_pod.pod.init if container.restartable] + list(
+            admitted_pod.pod.containers
         )
-        if uid not in cpus.pod_held and any(container.name not in container_cpus for container in lasting):
+        if uid not in cpus.pod_held and any(container.name not in container_cpus for container in containers):
             sharing.append(ledger.pod_name(uid))
     by_cpu = dict.fromkeys(bits.members(cpus.lost), UseInfo(UseState.LOST))
     by_cpu |= dict.fromkeys(bits.members(cpus.available), UseInfo(UseState.SHARED) if sharing else FREE)

@@ -52,11 +52,11 @@ def stacked_plot(
             for layer in series:
                 value = layer.values[number]
                 if value:
-                    left, right = frame.x(start), frame.x(ends[number])
+                    left_edge, right_edge = frame.x(start), frame.x(ends[number])
                     top, bottom = frame.y(base + value), frame.y(base)
                     canvas.rect(
-                        (left, top),
-                        (max(right - left - 0.5, 0.5), bottom - top),
+                        (left_edge, top),
+                        (max(right_edge - left_edge - 0.5, 0.5), bottom - top),
                         style=f"series{layer.style % _STYLES}",
                         title=f"{x(start)}: {format_plain(value)} {layer.name}",
                     )

@@ -35,10 +35,10 @@ def plain(line: Line) -> str:
 
 def to_ascii(line: Line) -> Line:
     """Return *line* in ASCII, with the same width."""
-    translated = [(text.translate(_ASCII), style) for text, style in line]
+    spans = [(text.translate(_ASCII), style) for text, style in line]
     return tuple(
         Cell("".join(char if char.isascii() else "?" * display_width(char) for char in text), style)
-        for text, style in translated
+        for text, style in spans
     )
 
 
@@ -64,15 +64,15 @@ def wrap(chunks: Iterable[Line], width: int, *, between: str = " ") -> list[Line
     line_width = 0
     for chunk in chunks:
         length = sum(display_width(cell.text) for cell in chunk)
-        fitting = chunk
+        part = chunk
         if length > width:
-            fitting = (Cell(shorten("".join(cell.text for cell in chunk), width), chunk[0].style),)
-            length = display_width(fitting[0].text)
+            part = (Cell(shorten("".join(cell.text for cell in chunk), width), chunk[0].style),)
+            length = display_width(part[0].text)
         if lines and line_width + len(between) + length <= width:
-            lines[-1] += [Cell(between, "dim"), *fitting]
+            lines[-1] += [Cell(between, "dim"), *part]
             line_width += len(between) + length
         else:
-            lines.append(list(fitting))
+            lines.append(list(part))
             line_width = length
     return [tuple(line) for line in lines]
 

@@ -140,15 +140,15 @@ class Cluster:
         if record is not None and report.sequence <= record.report.sequence:
             return ()
         model = self._find_model(report, record)
-        unobserved = self._unobserved(report, record)
+        skipped_bindings = self._unobserved(report, record)
         early = self._early.pop(name, {})
         if record is None:
             record = self._records[name] = HostRecord(model, report)
         else:
-            self._disturb(record, model, report, foreign=bool(unobserved))
+            self._disturb(record, model, report, foreign=bool(skipped_bindings))
             self._explain_rejections(record, reports=1)
         if self._listed:
-            for uid in unobserved:
+            for uid in skipped_bindings:
                 self._remember(uid, PodStage.TERMINATING)
         ledger_before = record.ledger
         replaced_report = record.replace_report(model, report, self._stages)
@@ -317,17 +317,17 @@ class Cluster:
         """Count on an assumed pod on these NUMA nodes; ``None``, and nothing changes, if the host may reject it.
 
         Unless it is *certain* that the kubelet has markers on *nodes* only, the pod may also go where it would without
-        steering. It must be admitted both ways, whatever the time at which markers come and go.
+        steering. It must be admitted both ways, since markers may come and go at any time.
         """
         record = self._records.get(host)
         binding = record.binding(pod.uid) if record else None
         if record is None or binding is None or binding.observed:
             return None
         record_without_pod = record.without(pod.uid)
-        plain, steered = [self._verdicts.of_steered(pod, record_without_pod, way) for way in (ANYWHERE, nodes)]
-        if not plain.admits or not steered.admits:
+        plain, steered_verdict = [self._verdicts.of_steered(pod, record_without_pod, way) for way in (ANYWHERE, nodes)]
+        if not plain.admits or not steered_verdict.admits:
             return None
-        verdict = steered if certain else replace(plain, alternatives=(*plain.alternatives, steered))
+        verdict = steered_verdict if certain else replace(plain, alternatives=(*plain.alternatives, steered_verdict))
         record.steer(binding, (nodes,) if certain else (ANYWHERE, nodes), verdict)
         self._verdicts.touch(host)
         return verdict
@@ -335,7 +335,7 @@ class Cluster:
     def assume_gang(self, bindings: Sequence[GangBinding]) -> tuple[Verdict, ...]:
         """Count on all pods of a gang from now on, if the hosts admit them in this order; else on none of them.
 
-        Return their verdicts, of which the last is not an admission if one of them is not admitted any more. Pods that
+        Return their verdicts. The last one is no admission if a pod is not admitted any more. Pods that
         were assumed or bound before stay as they are.
         """
         beside = frozenset(binding.pod.uid for binding in bindings)
@@ -403,7 +403,7 @@ class Cluster:
 
         A pod may go to the *eligible* hosts; members with the same hosts should get the same collection. *has_room* may
         refuse members that a host would admit. Members that are assumed or observed to be bound stay where they are.
-        Leave out those that a report contains.
+        Leave out pods that a report contains.
         """
         placed_on = {pod.uid: self._hosts[pod.uid] for pod in pods if pod.uid in self._hosts}
         return place_gang(
@@ -442,12 +442,12 @@ class Cluster:
         else:
             verdicts = self.feasible(pod)
         names = verdicts if hosts is None else [host for host in hosts if host in verdicts]
-        scored = [
+        scores = [
             (-verdict.score.total, host, verdict.score)
             for host in names
             if (verdict := verdicts[host]).admits and verdict.score is not None
         ]
-        best_first = sorted(scored) if limit is None else heapq.nsmallest(limit, scored)
+        best_first = sorted(scores) if limit is None else heapq.nsmallest(limit, scores)
         return [RankedHost(host, score) for _, host, score in best_first]
 
     def victims(
@@ -484,7 +484,8 @@ class Cluster:
 
     def planner(self, rules: MoveRules, pods: Iterable[Pod] = ()) -> Planner:
         """Return the search for plans from the present state; *pods* are the pods that need room."""
-        by_host = any(map(depends_on_host, (*pods, *[running.pod for running in rules.pods.values() if running.moves])))
+        moving_pods = [entry.pod for entry in rules.pods.values() if entry.moves]
+        by_host = any(map(depends_on_host, (*pods, *moving_pods)))
         return Planner(self._verdicts, self._records, rules, by_host=by_host)
 
     # Bookkeeping
@@ -550,14 +551,14 @@ class Cluster:
 
     def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:
         """Find the causes of rejections; *reports* that arrived may have told them."""
-        unexplained = []
+        open_rejections = []
         for rejection in record.rejected:
             rejection.reports += reports
             causes = [cause for cause in Cause if cause in rejection.binding.causes]
             if not causes and self._ended_before(rejection.binding, record):
                 causes = [Cause.POD_END]
             if not causes and rejection.reports < MAX_REPORTS:
-                unexplained.append(rejection)
+                open_rejections.append(rejection)
                 continue
             if not causes and rejection.binding.steered:
                 causes = [Cause.STEERING]
@@ -566,7 +567,7 @@ class Cluster:
             if not causes:
                 causes = [Cause.HOST_RESOURCES if rejection.reason.startswith("OutOf") else Cause.UNEXPLAINED]
             self._note_rejection(RejectedPrediction(rejection.binding.uid, record.name, causes[0]))
-        record.rejected = unexplained
+        record.rejected = open_rejections
 
     def _note_rejection(self, prediction: RejectedPrediction) -> None:
         self._rejections.append(prediction)

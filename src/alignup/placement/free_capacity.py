@@ -39,14 +39,14 @@ class FreeCapacity:
     stranded_devices: Stranded  #: by the CPUs and memory of their NUMA nodes
 
 
-def measure_free_capacity(host: Host, *, before: FreeCapacity | None = None) -> FreeCapacity:
-    """Measure *host*; parts that are as they were *before* are the same objects, of which a cluster has many."""
+def measure_free_capacity(host: Host, *, earlier: FreeCapacity | None = None) -> FreeCapacity:
+    """Measure *host*; parts that equal those of *earlier* are the same objects, since a cluster has many."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     inventories = _counted(devices)
     placed_inventories = {name: inventory for name, inventory in inventories.items() if inventory.placed}
     largest: dict[str, int] = {}
-    stranded = dict.fromkeys(inventories, 0)
+    stranded_parts = dict.fromkeys(inventories, 0)
     stranded_cpus = 0
     for node, node_amounts in largest_requests(host).items():
         for name, size in node_amounts.items():
@@ -65,9 +65,9 @@ def measure_free_capacity(host: Host, *, before: FreeCapacity | None = None) -> 
             here = inventory.on.get(node, 0)
             count = (here & inventory.healthy).bit_count()
             left_over = max(0, DEVICE * (devices.free[resource] & here).bit_count() - share * count)
-            stranded[resource] += left_over if count <= MAX_COUNTED else left_over * MAX_COUNTED // count
-    same = before is not None and stranded == before.stranded_devices
-    return FreeCapacity(largest, stranded_cpus, before.stranded_devices if before and same else stranded)
+            stranded_parts[resource] += left_over if count <= MAX_COUNTED else left_over * MAX_COUNTED // count
+    same = earlier is not None and stranded_parts == earlier.stranded_devices
+    return FreeCapacity(largest, stranded_cpus, earlier.stranded_devices if earlier and same else stranded_parts)
 
 
 def _counted(devices: DeviceLedger) -> Mapping[str, DeviceInventory]:
@@ -79,12 +79,12 @@ def _counted(devices: DeviceLedger) -> Mapping[str, DeviceInventory]:
 def count_stranded(
     by_nodes: Stranded,
     devices: DeviceLedger,
-    used: UsedResources,
+    usage: UsedResources,
     allocatable: NodeAllocatable,
     pod: FitRequest | None = None,
 ) -> int:
     """Return how much of all devices is stranded, *by_nodes* or by the totals of the host, after *pod* if given."""
-    milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
+    milli, size = allocatable.milli_cpu - usage.milli_cpu, allocatable.memory - usage.memory
     pod_scalars: Mapping[str, int] = {}
     if pod is not None:
         milli, size, pod_scalars = milli - pod.milli_cpu, size - pod.memory, pod.scalars
@@ -92,32 +92,32 @@ def count_stranded(
         DEVICE * max(milli, 0) // allocatable.milli_cpu if allocatable.milli_cpu else 0,
         DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
     )
-    stranded = 0
+    total = 0
     for resource, inventory in _counted(devices).items():
         count = inventory.healthy.bit_count()
         short = max(0, DEVICE * (devices.free[resource].bit_count() - pod_scalars.get(resource, 0)) - share * count)
         counted_devices = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
-        stranded += max(by_nodes[resource], short if count <= counted_devices else short * counted_devices // count)
-    return stranded
+        total += max(by_nodes[resource], short if count <= counted_devices else short * counted_devices // count)
+    return total
 
 
-def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]) -> int:
-    """Return the devices on *nodes* that a pod leaves unused: the free ones of *requested*, and all of other resources.
+def count_beside(devices: DeviceLedger, nodes: NodeSet, resources: Iterable[str]) -> int:
+    """Return the devices on *nodes* that a pod leaves unused: the free ones of *resources*, and all of other resources.
 
     Devices without topology are on all nodes.
     """
-    unused = 0
-    requested = set(requested)
+    unused_count = 0
+    resources = set(resources)
     for resource, inventory in _counted(devices).items():
-        counted_devices = devices.free[resource] if resource in requested else inventory.healthy
+        counted_devices = devices.free[resource] if resource in resources else inventory.healthy
         if inventory.placed:
-            unused += sum(
+            unused_count += sum(
                 min((counted_devices & inventory.on.get(node, 0)).bit_count(), MAX_COUNTED)
                 for node in bits.members(nodes)
             )
         else:
-            unused += min(counted_devices.bit_count(), MAX_COUNTED)
-    return unused
+            unused_count += min(counted_devices.bit_count(), MAX_COUNTED)
+    return unused_count
 
 
 def largest_requests(host: Host) -> dict[int, dict[str, int]]:
@@ -149,12 +149,12 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
 
 def _left_in_total(ledger: Ledger, allocatable: NodeAllocatable) -> dict[str, int]:
     """Return what the fit check leaves for one more pod, for the resources that it limits."""
-    used = ledger.used
+    usage = ledger.used
     counts = {**allocatable.scalars, **ledger.devices.allocatable()}
-    milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
-    left_over = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
+    milli, size = allocatable.milli_cpu - usage.milli_cpu, allocatable.memory - usage.memory
+    left_over = {name: count - usage.scalars.get(name, 0) for name, count in counts.items()}
     if milli < 1 or size < 1:  # a pod with managed memory needs some of both
         left_over |= dict.fromkeys(allocatable.scalars, 0) | {CPU: 0, MEMORY: 0}
     else:
         left_over |= {CPU: milli // 1000, MEMORY: size}
-    return left_over if used.pods < allocatable.pods else dict.fromkeys(left_over, 0)
+    return left_over if usage.pods < allocatable.pods else dict.fromkeys(left_over, 0)

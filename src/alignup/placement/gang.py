@@ -90,11 +90,11 @@ def place_gang(  # noqa: PLR0913 - one question
     not_searched = [pod for kind in kinds[MAX_KINDS:] for pod in kind.members]
     kinds = kinds[:MAX_KINDS]
     search = _Search(verdicts, records, kinds, placed_on, max_steps)
-    paths, proved = search.fill_hosts(fits)
-    if not proved and len(kinds) > 1:
+    paths, is_proved = search.fill_hosts(fits)
+    if not is_proved and len(kinds) > 1:
         more, complete = search.add_up(paths)
         if all(fits(host, path[:end]) for host, path in more.items() for end in range(1, len(path) + 1)):
-            paths, proved = more, complete  # others might have room where these do not
+            paths, is_proved = more, complete  # others might have room where these do not
     members_left = [iter(kind.members) for kind in kinds]
     new_bindings = [GangBinding(next(members_left[kind]), host) for host, path in paths.items() for kind in path]
     rest = {pod.uid: number for number, members in enumerate(members_left) for pod in members}
@@ -104,7 +104,7 @@ def place_gang(  # noqa: PLR0913 - one question
         bindings=(*placed_before, *new_bindings),
         rest=tuple([pod for pod in waiting_pods if pod.uid in rest or pod.uid in unknown_uids]),
         verdicts={uid: reasons[number] for uid, number in rest.items()} | unknown_uids,
-        proved=proved and not not_searched,
+        proved=is_proved and not not_searched,
         steps=search.steps,
     )
 
@@ -230,8 +230,8 @@ class _Search:
         return Feasibility(verdicts)
 
     def _count_admitting(self, number: int) -> int:
-        hosts, admitting = self._kinds[number].hosts, self._tables[number].admitting()
-        return len(admitting) if hosts is None else sum(host in admitting for host in hosts)
+        hosts, admitting_hosts = self._kinds[number].hosts, self._tables[number].admitting()
+        return len(admitting_hosts) if hosts is None else sum(host in admitting_hosts for host in hosts)
 
     def _candidates(self, number: int, *, without: Collection[str] = ()) -> Iterator[str]:
         """Yield the hosts that admit a member of a kind at first, best first."""

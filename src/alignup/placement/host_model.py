@@ -97,8 +97,8 @@ class HostModels:
 
     def keep(self, used_models: Collection[HostModel]) -> None:
         """Forget the models that no host is of any more; a host may report another machine every second."""
-        remaining = {key: [model for model in models if model in used_models] for key, models in self._models.items()}
-        self._models = {key: models for key, models in remaining.items() if models}
+        by_key = {key: [model for model in models if model in used_models] for key, models in self._models.items()}
+        self._models = {key: models for key, models in by_key.items() if models}
         self._count = sum(map(len, self._models.values()))
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:
@@ -129,7 +129,7 @@ def _places(machine: Machine | None) -> Hashable:
 
 
 def unsettled_devices(decision: Decision) -> frozenset[str]:
-    """Return the resources of which the kubelet or a plugin may choose devices on other NUMA nodes than *decision*.
+    """Return the resources whose devices may be chosen on other NUMA nodes than in *decision*.
 
     The kubelet takes any of several equally near devices. It does not matter which if all are on the same nodes, or if
     all are taken.
@@ -144,14 +144,14 @@ def ledger_after(decision: Decision) -> Ledger | None:
     after = decision.after
     if after is None or after.places is None:
         return after
-    unsettled = dict(after.places.unsettled)
+    unsettled_devices = dict(after.places.unsettled)
     for resource, devices in _random_stages(decision):
-        unsettled[resource] = (*unsettled.get(resource, ()), frozenset(device.id for device in devices))
-    return replace(after, places=after.places._replace(unsettled=unsettled))
+        unsettled_devices[resource] = (*unsettled_devices.get(resource, ()), frozenset(device.id for device in devices))
+    return replace(after, places=after.places._replace(unsettled=unsettled_devices))
 
 
 def _random_stages(decision: Decision) -> Iterator[tuple[str, list[Device]]]:
-    """Yield each resource with equally near devices of which the pod gets some, but not all."""
+    """Yield each resource where the pod gets some of several equally near devices."""
     before, after = decision.before, decision.after
     if before is None or after is None or before is after:
         return

@@ -130,23 +130,23 @@ class HostRecord:
         self.report = report
         self.ledger = ledger
         self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped_bindings]
-        logged = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
+        logged_stages = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
         of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
-        missing = [StageChange(uid, stage) for uid, stage in of_pods.items() if (uid, stage) not in logged]
-        self._terminating = {change.uid for change in missing if change.stage is PodStage.TERMINATING}
-        self._log[:0] = [change for change in missing if change.stage is PodStage.ENDED]
+        changes = [StageChange(uid, stage) for uid, stage in of_pods.items() if (uid, stage) not in logged_stages]
+        self._terminating = {change.uid for change in changes if change.stage is PodStage.TERMINATING}
+        self._log[:0] = [change for change in changes if change.stage is PodStage.ENDED]
         self._prune()
         self._steps.clear()
         return Replaced(confirmed, skipped_bindings)
 
     def _find_skipped(self, confirmed: Sequence[Binding]) -> tuple[Binding, ...]:
         """Return the unconfirmed bindings that were certainly recorded before a confirmed one."""
-        observed = [binding for binding in self.bindings if binding.observed]
+        bindings = [binding for binding in self.bindings if binding.observed]
         return tuple(
             binding
-            for position, binding in enumerate(observed)
+            for position, binding in enumerate(bindings)
             if binding not in confirmed
-            and any(later in confirmed and not _unordered(binding, later) for later in observed[position + 1 :])
+            and any(later in confirmed and not _unordered(binding, later) for later in bindings[position + 1 :])
         )
 
     def assume(self, pod: Pod, verdict: Verdict | None, *, or_elsewhere: bool = False) -> None:
@@ -159,7 +159,7 @@ class HostRecord:
         self._states = None
 
     def restore(self, binding: Binding) -> None:
-        """Count on a pod that was assumed before, whatever its verdict is now."""
+        """Count on a pod that was assumed before, even if its verdict has changed."""
         self._log.append(binding)
         self._states = None
 
@@ -197,11 +197,11 @@ class HostRecord:
             return
         position = self._first_unobserved()
         if binding:
-            overtaken = [
+            overtaken_bindings = [
                 entry for entry in self._log[position : self._log.index(binding)] if isinstance(entry, Binding)
             ]
             self._log.remove(binding)
-            _change_order(overtaken, binding)
+            _change_order(overtaken_bindings, binding)
             binding.observed = True
             binding.listed = listed
             binding.or_elsewhere = False
@@ -287,15 +287,15 @@ class HostRecord:
             names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in unreadable[:3])
             return PossibleStates((), frozenset(), frozenset(), problem=UNREADABLE_POD, detail=names)
         ledgers: tuple[Ledger, ...] = (self.ledger,)
-        terminating = set(self._terminating)
+        ends = set(self._terminating)
         unconfirmed: set[str] = set()
         doubtful: set[str] = set()
-        unsettled: frozenset[str] = frozenset()
+        unsettled_uids: frozenset[str] = frozenset()
         for entry in self._log:
             if isinstance(entry, Binding):
-                possible_ledgers = with_ends(ledgers, terminating, self._end)
+                possible_ledgers = with_ends(ledgers, ends, self._end)
                 steps = [self._bind(ledger, entry.pod, nodes) for ledger in possible_ledgers for nodes in entry.ways]
-                unsettled = unsettled.union(*(step.unsettled for step in steps))
+                unsettled_uids = unsettled_uids.union(*(step.unsettled for step in steps))
                 if any(_takes_resources(step.after, entry.uid) for step in steps):
                     unconfirmed.add(entry.uid)
                 if any(entry.uid not in step.after.pods for step in steps):
@@ -304,23 +304,23 @@ class HostRecord:
                 without = ledgers if entry.or_elsewhere else ()
                 ledgers = _distinct([*(step.after for step in steps), *without])
             elif entry.stage is PodStage.TERMINATING:
-                terminating.add(entry.uid)
+                ends.add(entry.uid)
             else:
-                terminating.discard(entry.uid)
+                ends.discard(entry.uid)
                 unconfirmed.discard(entry.uid)
                 doubtful.discard(entry.uid)
                 ledgers = _distinct(self._end(ledger, entry.uid) for ledger in ledgers)
-            if len(terminating) > MAX_TERMINATING or len(ledgers) > MAX_STATES:
-                return PossibleStates((), frozenset(), unsettled, problem=TOO_MANY_TERMINATING)
-        if len(terminating) > MAX_TERMINATING:
-            return PossibleStates((), frozenset(), unsettled, problem=TOO_MANY_TERMINATING)
+            if len(ends) > MAX_TERMINATING or len(ledgers) > MAX_STATES:
+                return PossibleStates((), frozenset(), unsettled_uids, problem=TOO_MANY_TERMINATING)
+        if len(ends) > MAX_TERMINATING:
+            return PossibleStates((), frozenset(), unsettled_uids, problem=TOO_MANY_TERMINATING)
         bindings = [entry for entry in self._log if isinstance(entry, Binding) and entry.uid in unconfirmed]
         lists = [binding.listed for binding in bindings if binding.listed]
         unordered = len(set(lists)) < len(lists)
-        states = with_ends(ledgers, terminating, self._end)
+        states = with_ends(ledgers, ends, self._end)
         doubt = bool(doubtful) or unordered
         steered = any(binding.steered for binding in bindings)
-        return PossibleStates(states, frozenset(unconfirmed), unsettled, doubt, frozenset(terminating), steered=steered)
+        return PossibleStates(states, frozenset(unconfirmed), unsettled_uids, doubt, frozenset(ends), steered=steered)
 
     def _bind(self, ledger: Ledger, pod: Pod, nodes: NodeSet) -> "_Step":
         key = (f"{pod.uid} {nodes}" if nodes else pod.uid, id(ledger))
@@ -353,14 +353,14 @@ def _with_places(report: HostReport) -> Ledger:
     return replace(report.ledger, places=places) if places else report.ledger
 
 
-def _change_order(overtaken: Sequence[Binding], binding: Binding) -> None:
+def _change_order(overtaken_bindings: Sequence[Binding], binding: Binding) -> None:
     """Note that a binding was observed before others that were assumed before it, such as of pods of the same gang.
 
     Equal pods get what was predicted for the first, the second, and so on. With others, all may be placed elsewhere.
     """
-    assumed_order, observed_order = (*overtaken, binding), (binding, *overtaken)
+    assumed_order, observed_order = (*overtaken_bindings, binding), (binding, *overtaken_bindings)
     if len({(shape_key(entry.pod), entry.ways) for entry in assumed_order}) > 1:
-        for entry in assumed_order if overtaken else ():
+        for entry in assumed_order if overtaken_bindings else ():
             entry.causes.add(Cause.BINDING_ORDER)
         return
     predictions = [(entry.verdict, entry.ledger) for entry in assumed_order]
@@ -380,11 +380,11 @@ def _takes_resources(ledger: Ledger, uid: str) -> bool:
 
 
 def with_ends(
-    ledgers: Iterable[Ledger], terminating: Iterable[str], end: Callable[[Ledger, str], Ledger]
+    ledgers: Iterable[Ledger], ends: Iterable[str], end: Callable[[Ledger, str], Ledger]
 ) -> tuple[Ledger, ...]:
     """Return these ledgers, with and without each terminating pod; *end* returns a ledger after the end of a pod."""
     possible = list(ledgers)
-    for uid in sorted(terminating):
+    for uid in sorted(ends):
         possible += [end(ledger, uid) for ledger in possible if uid in ledger.pods]
     return _distinct(possible)
 

@@ -5,7 +5,7 @@ changed since are renewed; hosts in the same state share them.
 
 Two levels of states share work. Where a pod goes depends on free CPUs, memory and devices only: the
 :class:`AlignmentState`. Whether the host as a whole has room for it also depends on what all its pods use: the
-:class:`HostState`. A verdict is kept as long as a host is in its state, and shapes that were not asked for lately are
+:class:`UsageState`. A verdict is kept as long as a host is in its state, and shapes that were not asked for lately are
 dropped.
 """
 
@@ -62,7 +62,7 @@ class AlignmentState:
     approximate: bool
     anywhere: dict[tuple[HostModel, PodShape], Verdict]  #: about pods that any host of a model places alike
     #: by what the pods use
-    states: "WeakValueDictionary[Hashable, HostState]" = field(default_factory=WeakValueDictionary)
+    states: "WeakValueDictionary[Hashable, UsageState]" = field(default_factory=WeakValueDictionary)
     verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = field(default_factory=dict)
     allocatable: NodeAllocatable | None = None  #: after the last admission; it is the same after most of them
 
@@ -132,15 +132,15 @@ class AlignmentState:
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class HostState:
+class UsageState:
     """All hosts of one alignment state whose pods use as much in total."""
 
     alignment: AlignmentState
     ledger: Ledger
     verdicts: dict[PodShape, Verdict] = field(default_factory=dict)
-    by_markers: "dict[NodeSet, HostState]" = field(default_factory=dict)  #: while markers are on these nodes only
+    by_markers: "dict[NodeSet, UsageState]" = field(default_factory=dict)  #: while markers are on these nodes only
 
-    def with_markers_on(self, nodes: NodeSet) -> "HostState":
+    def with_markers_on(self, nodes: NodeSet) -> "UsageState":
         """Return this state while markers are on *nodes* only."""
         if nodes == ANYWHERE:
             return self
@@ -165,7 +165,7 @@ class HostState:
                 failure = fit.check_fit(
                     counted_shape.pod,
                     request=None if counted_shape.pod.statuses else counted_shape.usage,
-                    used=self.ledger.used,
+                    usage=self.ledger.used,
                     allocatable=allocatable,
                     others=map(POD_OF, self.ledger.pods.values()),
                 )
@@ -190,7 +190,7 @@ class VerdictCache:
     def __init__(self, *, max_shapes: int, max_states: int = 0) -> None:
         self._max_shapes = max_shapes
         self._max_states = max_states
-        self._recent: OrderedDict[HostState, None] = OrderedDict()  #: the one asked for last is at the end
+        self._recent: OrderedDict[UsageState, None] = OrderedDict()  #: the one asked for last is at the end
         self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
         self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
         self._last: tuple[ref[Pod], PodShape] | None = None  #: asked for last, usually once for each of many hosts
@@ -203,12 +203,12 @@ class VerdictCache:
             alignment = self._states[key] = AlignmentState(model, ledger, approximate, self._anywhere)
         return alignment
 
-    def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+    def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> UsageState:
         alignment = self.alignment(model, ledger, approximate=approximate)
         key = used_key(ledger.used)
         state = alignment.states.get(key)
         if state is None:
-            state = alignment.states[key] = HostState(alignment, ledger)
+            state = alignment.states[key] = UsageState(alignment, ledger)
         if self._max_states:
             self._recent[state] = None
             self._recent.move_to_end(state)
@@ -216,9 +216,9 @@ class VerdictCache:
                 self._recent.popitem(last=False)
         return state
 
-    def own_state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+    def own_state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> UsageState:
         """Return a state with this very ledger, which has the pods of its host; where pods go is shared."""
-        return HostState(self.alignment(model, ledger, approximate=approximate), ledger)
+        return UsageState(self.alignment(model, ledger, approximate=approximate), ledger)
 
     def shape(self, pod: Pod) -> PodShape:
         """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
@@ -254,16 +254,16 @@ class VerdictCache:
         return len(self._states)
 
 
-def _own_state(model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+def _own_state(model: HostModel, ledger: Ledger, *, approximate: bool) -> UsageState:
     """Return a state that no other host is in, although it may place pods alike."""
-    return HostState(AlignmentState(model, ledger, approximate, {}), ledger)
+    return UsageState(AlignmentState(model, ledger, approximate, {}), ledger)
 
 
 @dataclass(frozen=True, slots=True)
 class TentativeHost:
     """A host, and pods that were tried on the host one after the other; equal tentative hosts decide alike."""
 
-    states: tuple[HostState, ...]  #: in any of which it may be
+    states: tuple[UsageState, ...]  #: in any of which it may be
     make_state: "_MakeState"  #: makes a state after a change; states of all hosts may be shared
     full: bool  #: whether pods with resources of their own wait until a report contains an earlier one
     doubtful: bool  #: whether all pods wait
@@ -319,7 +319,7 @@ class TentativeHost:
 
 
 class _MakeState(Protocol):
-    def __call__(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState: ...
+    def __call__(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> UsageState: ...
 
 
 _FEW = 8  #: fewer than one in so many admitting hosts are sorted by themselves
@@ -385,7 +385,7 @@ class HostVerdicts:
         self._on_defect = on_defect
         self._max_unconfirmed = max_unconfirmed
         self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
-        self._states: dict[str, tuple[HostState, ...]] = {}  #: host → the states in any of which it may be
+        self._states: dict[str, tuple[UsageState, ...]] = {}  #: host → the states in any of which it may be
         self._tables: WeakKeyDictionary[PodShape, _ShapeTable] = WeakKeyDictionary()
         self._version = 0
         self.kept = 0  #: verdicts in answers about all hosts that were computed before
@@ -415,7 +415,7 @@ class HostVerdicts:
         self._tables.clear()
 
     def forget_models(self) -> None:
-        """Forget verdicts of kinds of hosts, some of which no longer exist."""
+        """Forget verdicts of kinds of hosts that may no longer exist."""
         self._cache.forget_models()
 
     def shape(self, pod: Pod) -> PodShape:
@@ -475,7 +475,7 @@ class HostVerdicts:
     def of_one(self, pod: Pod, record: HostRecord, beside: AbstractSet[str] = frozenset()) -> Verdict:
         """Return the verdict of one host; a pod that is on it already keeps its placement.
 
-        The pod does not wait until reports contain those *beside* it.
+        The pod does not wait until reports contain the pods *beside* it.
         """
         binding = record.binding(pod.uid)
         if binding or pod.uid in record.ledger.pods:
@@ -538,7 +538,7 @@ class HostVerdicts:
     def tentative(
         self, record: HostRecord, *, by_host: bool, beside: AbstractSet[str] = frozenset(), own_pods: bool = False
     ) -> TentativeHost | None:
-        """Return a host to try pods on, which do not wait for those *beside* them; ``None``: its state is unknown.
+        """Return a host to try pods on. They do not wait for the pods *beside* them; ``None``: its state is unknown.
 
         *by_host*: whether the decision on one of the pods depends on more than the state of the host. With *own_pods*,
         its states have the pods of this very host.
@@ -575,7 +575,7 @@ class HostVerdicts:
     def _tentative(
         self,
         record: HostRecord,
-        states: tuple[HostState, ...],
+        states: tuple[UsageState, ...],
         beside: AbstractSet[str],
         make_state: "_MakeState | None" = None,
     ) -> TentativeHost:
@@ -584,8 +584,8 @@ class HostVerdicts:
         doubtful = limit is not None and possible.doubtful
         return TentativeHost(states, make_state or _own_state, full, doubtful, possible.unsettled, possible.terminating)
 
-    def _host_states(self, record: HostRecord, *, by_host: bool) -> tuple[HostState, ...]:
-        """Return the states in any of which a host may be; with *by_host*, states that no other host is in."""
+    def _host_states(self, record: HostRecord, *, by_host: bool) -> tuple[UsageState, ...]:
+        """Return the possible states of a host; with *by_host*, states that no other host is in."""
         states = self._states.get(record.name)
         if states is None or by_host:
             cache = VerdictCache(max_shapes=1) if by_host else self._cache
@@ -611,6 +611,6 @@ def _refusal_of_assumed(record: HostRecord, pod: Pod) -> Refusal | None:
     return next(filter(None, refusals), None)
 
 
-def used_key(used: UsedResources) -> Hashable:
-    """Return *used* as a key."""
-    return (*used[:4], frozenset(used.scalars.items())) if used.scalars else used[:4]
+def used_key(usage: UsedResources) -> Hashable:
+    """Return *usage* as a key."""
+    return (*usage[:4], frozenset(usage.scalars.items())) if usage.scalars else usage[:4]

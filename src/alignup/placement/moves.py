@@ -187,9 +187,9 @@ class Planner:
         self._capacities: dict[Hashable, tuple[int, TentativeHost]] = {}
         self._sufficient_sets: dict[Hashable, tuple[tuple[UnitSet, TentativeHost], ...]] = {}
         self._groups: dict[str, list[RunningPod]] = {}
-        for running in rules.pods.values():
-            if running.group:
-                self._groups.setdefault(running.group, []).append(running)
+        for running_pod in rules.pods.values():
+            if running_pod.group:
+                self._groups.setdefault(running_pod.group, []).append(running_pod)
         self.tried = 0  #: sets of pods
         self._limited = False  #: whether the search left something out
         self._never_admitting: set[str] = set()  #: hosts that reject a pod even without all pods that may be evicted
@@ -227,21 +227,21 @@ class Planner:
 
     def verify(self, steps: Sequence[PlanStep]) -> tuple[PlanStep, ...] | None:
         """Decide on all *steps* in order from the present state; ``None`` if a step is not possible."""
-        proved, problem = self.prove(steps)
-        return None if problem else proved
+        proved_steps, problem = self.prove(steps)
+        return None if problem else proved_steps
 
     def prove(self, steps: Sequence[PlanStep]) -> tuple[tuple[PlanStep, ...], Verdict | None]:
         """Decide on *steps* in order from the present state; return the possible ones, and what the next one lacks."""
         hosts: dict[str, TentativeHost] = {}
-        proved: list[PlanStep] = []
+        proved_steps: list[PlanStep] = []
         for step in steps:
             host = self._host(hosts, step.host)
             if host is None:
-                return tuple(proved), _UNKNOWN_STATE
+                return tuple(proved_steps), _UNKNOWN_STATE
             after: TentativeHost | None
             if step.evicts:
                 if not host.holds(step.pod.uid):
-                    return tuple(proved), _NOT_THERE
+                    return tuple(proved_steps), _NOT_THERE
                 after = host.without((step.pod.uid,))
             else:
                 shape = self._verdicts.shape(step.pod)
@@ -251,10 +251,10 @@ class Planner:
                 step = replace(step, verdict=verdict)  # noqa: PLW2901 - with its proof
                 after = self._verdicts.admit_tentatively(step.host, host, shape)
                 if after is None:
-                    return tuple(proved), verdict
+                    return tuple(proved_steps), verdict
             hosts[step.host] = after
-            proved.append(step)
-        return tuple(proved), None
+            proved_steps.append(step)
+        return tuple(proved_steps), None
 
     def _make_room(self, room: _Room, pending_pod: PendingPod) -> tuple[_Room | None, int]:
         """Return the cheapest room with the fewest moves that was found, and how many are certainly needed."""
@@ -293,14 +293,14 @@ class Planner:
         hosts = (host for host in self._promising(room.hosts, pending_pod) if host != exclude)
         for host in islice(hosts, QUICK_HOSTS):
             search = self._search(room, pending_pod.pod, host)
-            spared = search.spare() if search.units else None
-            if spared is None:
+            spared_units = search.spare() if search.units else None
+            if spared_units is None:
                 self._never_admitting.update(() if exclude else (host,))
                 continue
-            start, leaving = self._without(room, host, *spared)
-            moves = self._quick_places(start._replace(steps=()), leaving, host, depth)
+            start, leavers = self._without(room, host, *spared_units)
+            moves = self._quick_places(start._replace(steps=()), leavers, host, depth)
             if moves is None:
-                self._without_new_places.update(() if exclude else (_uids(leaving),))
+                self._without_new_places.update(() if exclude else (_uids(leavers),))
                 continue
             if len(moves.evicted) <= self._rules.max_moves:
                 other = _completed(room, moves, PlanStep(pending_pod.pod, host, _UNDECIDED))
@@ -309,25 +309,26 @@ class Planner:
                     break
         return best
 
-    def _quick_places(self, room: _Room, leaving: Sequence[RunningPod], target: str, depth: int) -> _Room | None:
+    def _quick_places(self, room: _Room, leavers: Sequence[RunningPod], target: str, depth: int) -> _Room | None:
         """Return the first new places of pods that leave, each found after the places before; ``None``: there are none.
 
         Up to *depth*, moves make room for a pod that fits nowhere.
         """
-        for running in leaving:
-            moving, evictions = PendingPod(running.pod, running.hosts), self._evictions(running)
-            new_place = next(self._targets(room.hosts, moving), None) if running.moves else None
+        for running_pod in leavers:
+            pending_pod, evictions = PendingPod(running_pod.pod, running_pod.hosts), self._evictions(running_pod)
+            new_place = next(self._targets(room.hosts, pending_pod), None) if running_pod.moves else None
             inner = None
-            if new_place is None and running.moves and depth:
-                inner = self._quick_room(_Room(room.hosts, (), room.evicted), moving, depth=depth - 1, exclude=target)
+            if new_place is None and running_pod.moves and depth:
+                next_room = _Room(room.hosts, (), room.evicted)
+                inner = self._quick_room(next_room, pending_pod, depth=depth - 1, exclude=target)
             if new_place is not None:
                 host, after = new_place
-                arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
+                arrival = PlanStep(running_pod.pod, host, _UNDECIDED, replacement=True)
                 hosts = {**room.hosts, host: after}
                 room = _Room(hosts, (*room.steps, *evictions, arrival), room.evicted)
             elif inner is not None:
-                room = _before_arrival(room, inner, running, evictions)
-            elif running.preemptible:
+                room = _before_arrival(room, inner, running_pod, evictions)
+            elif running_pod.preemptible:
                 room = room._replace(steps=(*room.steps, *evictions))
             else:
                 return None
@@ -336,7 +337,7 @@ class Planner:
     def _rooms(
         self, room: _Room, pending_pod: PendingPod, count: int, *, exclude: str = "", most: int | None = None
     ) -> Iterator[_Room]:
-        """Yield the ways to make room with *count* moves, some of which may be for pods that have to move.
+        """Yield the ways to make room with *count* moves, including moves of pods that have to make room.
 
         Of each set of pods on one host, *most* ways to find new places are yielded.
         """
@@ -353,84 +354,84 @@ class Planner:
         self, room: _Room, pending_pod: PendingPod, host: str, units: UnitSet, after: TentativeHost, *, moves_left: int
     ) -> Iterator[_Room]:
         """Yield the rooms after the eviction of *units*, if at most *moves_left* more moves find new places."""
-        start, leaving = self._without(room, host, units, after)
+        start, leavers = self._without(room, host, units, after)
         moved = False
-        for moves in self._find_new_places(start._replace(steps=()), leaving, host, moves_left):
+        for moves in self._find_new_places(start._replace(steps=()), leavers, host, moves_left):
             moved = True
             yield _completed(room, moves, PlanStep(pending_pod.pod, host, _UNDECIDED))
         if not moved:
-            self._without_new_places.add(_uids(leaving))
+            self._without_new_places.add(_uids(leavers))
 
     def _without(self, room: _Room, host: str, units: UnitSet, after: TentativeHost) -> tuple[_Room, list[RunningPod]]:
-        """Return the hosts without *units*, of which one host is *after* then, and all pods that leave."""
-        leaving = [running for unit in units for running in self._members(unit)]
+        """Return the hosts without *units*, with *host* as it is *after* that, and all pods that leave."""
+        leavers = [running_pod for unit in units for running_pod in self._members(unit)]
         hosts = {**room.hosts, host: after}
-        for running in leaving:
-            other = None if running.host == host else self._host(hosts, running.host)
+        for running_pod in leavers:
+            other = None if running_pod.host == host else self._host(hosts, running_pod.host)
             if other is not None:
-                hosts[running.host] = other.without((running.pod.uid,))
-        return _Room(hosts, room.steps, room.evicted | {running.pod.uid for running in leaving}), leaving
+                hosts[running_pod.host] = other.without((running_pod.pod.uid,))
+        return _Room(hosts, room.steps, room.evicted | {running_pod.pod.uid for running_pod in leavers}), leavers
 
     def _find_new_places(
-        self, room: _Room, leaving: Sequence[RunningPod], target: str, moves_left: int
+        self, room: _Room, leavers: Sequence[RunningPod], target: str, moves_left: int
     ) -> Iterator[_Room]:
-        """Yield the ways to find places for the pods *leaving*, in this order, with at most *moves_left* more moves.
+        """Yield the ways to find places for the pods *leavers*, in this order, with at most *moves_left* more moves.
 
         *target* is the host that the pods make room on: other pods that leave this host are another set.
         """
-        if not leaving:
+        if not leavers:
             yield room
             return
-        running, rest = leaving[0], leaving[1:]
-        evictions = self._evictions(running)
-        if running.moves:
-            moving = PendingPod(running.pod, running.hosts)
-            for host, after in self._targets(room.hosts, moving):
-                arrival = PlanStep(running.pod, host, _UNDECIDED, replacement=True)
+        running_pod, rest = leavers[0], leavers[1:]
+        evictions = self._evictions(running_pod)
+        if running_pod.moves:
+            pending_pod = PendingPod(running_pod.pod, running_pod.hosts)
+            for host, after in self._targets(room.hosts, pending_pod):
+                arrival = PlanStep(running_pod.pod, host, _UNDECIDED, replacement=True)
                 next_room = _Room({**room.hosts, host: after}, (*room.steps, *evictions, arrival), room.evicted)
                 yield from self._find_new_places(next_room, rest, target, moves_left)
             for count in range(1, moves_left + 1):
-                for inner in self._rooms(_Room(room.hosts, (), room.evicted), moving, count, exclude=target):
-                    next_room = _before_arrival(room, inner, running, evictions)
+                for inner in self._rooms(_Room(room.hosts, (), room.evicted), pending_pod, count, exclude=target):
+                    next_room = _before_arrival(room, inner, running_pod, evictions)
                     yield from self._find_new_places(next_room, rest, target, moves_left - count)
-        if running.preemptible:
+        if running_pod.preemptible:
             yield from self._find_new_places(room._replace(steps=(*room.steps, *evictions)), rest, target, moves_left)
 
-    def _evictions(self, running: RunningPod) -> tuple[PlanStep, ...]:
+    def _evictions(self, running_pod: RunningPod) -> tuple[PlanStep, ...]:
         """Return the evictions before a pod gets a new place: a group leaves as a whole before its first pod does."""
-        group = self._group(running)
-        return tuple([PlanStep(member.pod, member.host) for member in (group if group[0] is running else ())])
+        group = self._group(running_pod)
+        return tuple([PlanStep(member.pod, member.host) for member in (group if group[0] is running_pod else ())])
 
     # More pods of one shape
 
     def defragment(self, pending_pod: PendingPod) -> Defragmentation:
-        """Return moves that let more pods like *pending_pod* fit. Those with few moves for one more pod come first.
+        """Return moves that let more pods like *pending_pod* fit. Hosts with few moves for one more pod come first.
 
         Sets of one, two and three pods are tried on each host, and a pod moves once. What all hosts hold is counted
         after each move, so a new place never costs as much as the move brings.
         """
-        room, gained, complete = _Room({}), 0, True
+        room, gained_pods, complete = _Room({}), 0, True
         gains: list[tuple[int, int]] = []
         names = self._promising({}, pending_pod)
-        fitting = sum(self._capacity(host, pending_pod.pod) for name in names if (host := self._host({}, name)))
+        capacity = sum(self._capacity(host, pending_pod.pod) for name in names if (host := self._host({}, name)))
         size = 1
         try:
             while size <= MAX_SET and len(room.evicted) + size <= self._rules.max_moves:
-                gained_before = gained
+                gained_before = gained_pods
                 for name in names:
                     better, gain = self._improve(room, pending_pod, name, size)
                     if better is not None and len(better.evicted) <= self._rules.max_moves:
-                        room, gained = better, gained + gain
-                        gains.append((len(room.evicted), gained))
+                        room, gained_pods = better, gained_pods + gain
+                        gains.append((len(room.evicted), gained_pods))
                     if len(room.evicted) + size > self._rules.max_moves:
                         break
-                size += gained == gained_before
+                size += gained_pods == gained_before
         except SearchTimeoutError:
             complete = False
         steps = self.verify(room.steps)
         if steps is None:  # the moves do not follow each other, so none is proposed
-            return Defragmentation(fitting, complete=False)
-        return Defragmentation(fitting, steps, tuple(gains), complete)
+            return Defragmentation(capacity, complete=False)
+        return Defragmentation(capacity, steps, tuple(gains), complete)
 
     def _improve(self, room: _Room, pending_pod: PendingPod, name: str, size: int) -> tuple[_Room | None, int]:
         """Return the hosts after moves of *size* pods from one host that let more pods fit, and how many more."""
@@ -444,8 +445,8 @@ class Planner:
             return after if self._capacity(after, pending_pod.pod) > capacity else None
 
         for units, after in self._search(room, pending_pod.pod, name, prove).sufficient(size):
-            start, leaving = self._without(room, name, units, after)
-            for new_room in islice(self._find_new_places(start._replace(steps=()), leaving, name, 0), MAX_TARGETS):
+            start, leavers = self._without(room, name, units, after)
+            for new_room in islice(self._find_new_places(start._replace(steps=()), leavers, name, 0), MAX_TARGETS):
                 changed_hosts = [other for other, state in new_room.hosts.items() if state is not room.hosts.get(other)]
                 gain = sum(
                     self._capacity(new_room.hosts[other], pending_pod.pod) - self._capacity(state, pending_pod.pod)
@@ -571,7 +572,7 @@ class Planner:
         return EvictionSearch(self._merge_groups(units), prove_without, HostShortage((), {}) if prove else shortage)
 
     def _merge_groups(self, units: Iterable[EvictionUnit]) -> Iterator[EvictionUnit]:
-        """Yield the units, those of one group as one."""
+        """Yield the units; the units of one group become one."""
         by_group: dict[str, list[EvictionUnit]] = {}
         for unit in units:
             group = self._rules.pods[unit.pods[0]].group
@@ -583,13 +584,13 @@ class Planner:
             yield EvictionUnit.together(together, EvictionCost.total(list(map(self._cost, self._groups[group]))))
 
     def _may_leave(self, uid: str) -> bool:
-        running = self._rules.pods.get(uid)
-        return running is not None and not any(
-            member.protected or not (member.moves or member.preemptible) for member in self._group(running)
+        running_pod = self._rules.pods.get(uid)
+        return running_pod is not None and not any(
+            member.protected or not (member.moves or member.preemptible) for member in self._group(running_pod)
         )
 
-    def _group(self, running: RunningPod) -> Sequence[RunningPod]:
-        return self._groups[running.group] if running.group else (running,)
+    def _group(self, running_pod: RunningPod) -> Sequence[RunningPod]:
+        return self._groups[running_pod.group] if running_pod.group else (running_pod,)
 
     def _together(self, uid: str) -> list[str]:
         return [member.pod.uid for member in self._group(self._rules.pods[uid])]
@@ -598,13 +599,13 @@ class Planner:
         """Return all pods that leave with *unit*, on other hosts as well."""
         return self._group(self._rules.pods[unit.pods[0]])
 
-    def _cost(self, running: RunningPod) -> EvictionCost:
-        memory = self._verdicts.shape(running.pod).usage.memory
-        return EvictionCost(1, (running.pod.priority or 0,), memory, running.age)
+    def _cost(self, running_pod: RunningPod) -> EvictionCost:
+        memory = self._verdicts.shape(running_pod.pod).usage.memory
+        return EvictionCost(1, (running_pod.pod.priority or 0,), memory, running_pod.age)
 
-    def _cost_on_host(self, arrival: int, admitted: AdmittedPod) -> EvictionCost:
-        running = self._rules.pods.get(admitted.pod.uid)
-        return default_cost(arrival, admitted) if running is None else self._cost(running)
+    def _cost_on_host(self, arrival: int, admitted_pod: AdmittedPod) -> EvictionCost:
+        running_pod = self._rules.pods.get(admitted_pod.pod.uid)
+        return default_cost(arrival, admitted_pod) if running_pod is None else self._cost(running_pod)
 
     def _order(self, room: _Room) -> tuple[EvictionCost, tuple[str, ...]]:
         cost = EvictionCost.total([self._cost(self._rules.pods[uid]) for uid in room.evicted])
@@ -630,7 +631,7 @@ class Planner:
         if self._limited:
             reasons.append("not everything was tried within the budget")
         protected_counts = Counter(
-            running.protected for running in self._rules.pods.values() if running.protected and running.host in names
+            entry.protected for entry in self._rules.pods.values() if entry.protected and entry.host in names
         )
         if protected_counts:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(protected_counts.items()))
@@ -638,8 +639,8 @@ class Planner:
         return "; ".join(reasons) or f"no set of at most {self._rules.max_moves} pods was found that makes room"
 
 
-def _uids(leaving: Iterable[RunningPod]) -> tuple[str, ...]:
-    return tuple(sorted(running.pod.uid for running in leaving))
+def _uids(leavers: Iterable[RunningPod]) -> tuple[str, ...]:
+    return tuple(sorted(running_pod.pod.uid for running_pod in leavers))
 
 
 def _completed(room: _Room, moves: _Room, arrival: PlanStep) -> _Room:
@@ -648,12 +649,12 @@ def _completed(room: _Room, moves: _Room, arrival: PlanStep) -> _Room:
     return moves._replace(steps=(*room.steps, *leaving_steps, arrival, *arrivals))
 
 
-def _before_arrival(room: _Room, inner: _Room, running: RunningPod, evictions: Sequence[PlanStep]) -> _Room:
+def _before_arrival(room: _Room, inner: _Room, running_pod: RunningPod, evictions: Sequence[PlanStep]) -> _Room:
     """Return the room *inner* for a pod that moves, after the steps of *room*.
 
     The *evictions* of the pod go right before its arrival, after the moves that it needs.
     """
-    position = next(at for at, step in enumerate(inner.steps) if step.pod is running.pod)
+    position = next(at for at, step in enumerate(inner.steps) if step.pod is running_pod.pod)
     arrival = replace(inner.steps[position], replacement=True)
     return inner._replace(
         steps=(*room.steps, *inner.steps[:position], *evictions, arrival, *inner.steps[position + 1 :])

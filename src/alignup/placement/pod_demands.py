@@ -54,11 +54,11 @@ def needs_exact_host(pod: Pod) -> bool:
 
 def demand_problem(pod: Pod) -> str:
     """Return which annotation of *pod* has an unknown value, so that it gets no host; empty: none."""
-    for annotation, supported in _SUPPORTED_VALUES.items():
+    for annotation, values in _SUPPORTED_VALUES.items():
         value = pod.annotations.get(annotation)
-        if value is not None and value not in set(supported):
+        if value is not None and value not in set(values):
             excerpt = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-            return f"annotation {annotation} is {excerpt!r}; use {', '.join(supported)}"
+            return f"annotation {annotation} is {excerpt!r}; use {', '.join(values)}"
     return devices_problem(pod)
 
 
@@ -81,8 +81,8 @@ def find_refusal(
 ) -> Refusal | None:
     """Return which demand of a pod *host* does not meet although it admits it; ``None``: it meets all.
 
-    *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly. *claims* are
-    those of the pod, as far as they are known; ``None``: demands on their devices are checked elsewhere.
+    *decision* is the prediction of the host. *exact*: whether the ledger of the host is known exactly. *claims* are the
+    claims of the pod, as far as they are known; ``None``: demands on their devices are checked elsewhere.
     """
     if not has_demands(pod):
         return None
@@ -111,7 +111,7 @@ def _refuse_devices(
     host: Host, pod: Pod, decision: Decision, *, exact: bool, claims: Collection[ExplainedClaim] | None
 ) -> Refusal | None:
     demands = locality_demands(pod)
-    users = [(demand, *used) for demand in demands for used in _claimed(pod, decision) if demand.concerns(used[1])]
+    users = [(demand, *part) for demand in demands for part in _claimed(pod, decision) if demand.concerns(part[1])]
     names = dict.fromkeys(name for _, _, name in users)
     if claims is not None and not names.keys() <= {claim.state.name for claim in claims}:
         return Refusal(CLAIMED, f"{', '.join(names)}: name the resources that the demand is about")
@@ -129,11 +129,11 @@ def _refuse_devices(
         resource: ids - ledger.devices.owned(pod.uid, resource) for resource, ids in ledger.devices.in_use.items()
     }
     locality = (ledger.places.machine if ledger.places else host.machine).locality
-    unsettled = ledger.places.unsettled if ledger.places else {}
+    unsettled_devices = ledger.places.unsettled if ledger.places else {}
     checked_claims = {(demand, container) for demand, container, _ in users}  # together with the devices of claims
     for demand in demands:
         placements = [other for other in decision.placements if (demand, other.container) not in checked_claims]
-        unmet = find_unmet_locality([demand], placements, locality, others=others, unsettled=unsettled)
+        unmet = find_unmet_locality([demand], placements, locality, others=others, unsettled=unsettled_devices)
         if unmet:
             return Refusal(unmet.reason, unmet.detail)
     return None
@@ -143,8 +143,8 @@ def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> 
     demand = DemandedPolicy.of(pod, host)
     if demand.policy in (Policy.NONE, Policy.BEST_EFFORT):
         return None
-    if unplaced := unplaced_resource(host, pod):
-        reason = f"{unplaced}, so it counts for best-effort only, and the pod demands {demand.policy}"
+    if problem := unplaced_resource(host, pod):
+        reason = f"{problem}, so it counts for best-effort only, and the pod demands {demand.policy}"
         return Refusal(reason, "a node whose managers place everything that the pod requests can meet the demand")
     if (
         not exact
@@ -156,9 +156,9 @@ def _refuse_policy(host: Host, pod: Pod, decision: Decision, *, exact: bool) -> 
     if unmet is None:
         return None
     topology = host.settings.topology
-    demanded = f"topologyManagerPolicy {demand.policy} and topologyManagerScope {demand.scope}"
+    demanded_policy = f"topologyManagerPolicy {demand.policy} and topologyManagerScope {demand.scope}"
     if not unmet.certain:
-        change = f"a kubelet with {demanded} chooses such devices, one with {topology.policy} may take any"
+        change = f"a kubelet with {demanded_policy} chooses such devices, one with {topology.policy} may take any"
         return Refusal(f"the kubelet may choose devices that {demand.policy} does not accept", f"{unmet}; {change}")
-    change = f"a kubelet with {demanded} places it so, or rejects it"
+    change = f"a kubelet with {demanded_policy} places it so, or rejects it"
     return Refusal(f"the kubelet would not place the pod as {demand.policy} demands", f"{unmet}; {change}")

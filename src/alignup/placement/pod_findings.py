@@ -1,4 +1,4 @@
-"""What is wrong with a pod: on a host of some kind without other pods, and whatever the host."""
+"""What is wrong with a pod: on an empty host of some kind, and on any host."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,8 +70,8 @@ class PodFinding:
 
 def host_findings(host: Host, pod: Pod) -> Iterator[PodFinding]:
     """Yield what is wrong with *pod* on *host*; a rejection has no remedy yet: see ``find_remedy``."""
-    if missing := host.missing_devices(pod):
-        yield PodFinding(NOT_SCHEDULABLE, FindingLevel.REJECTED, sentences.no_plugin(missing))
+    if missing_devices := host.missing_devices(pod):
+        yield PodFinding(NOT_SCHEDULABLE, FindingLevel.REJECTED, sentences.no_plugin(missing_devices))
         return
     decision = host.predict(pod)
     if decision.rejection is not None:
@@ -101,11 +101,11 @@ def find_remedy(host: Host, pod: Pod, should_stop: Callable[[], bool]) -> str:
 
 
 def manifest_findings(pod: Pod, without_pod_level_fix: Pod) -> Iterator[PodFinding]:
-    """Yield what is wrong whatever the host; the second pod is that of an API server up to 1.36."""
+    """Yield what is wrong on any host; the second pod is that of an API server up to 1.36."""
     for name in sorted(pod.annotations):
         if name.startswith(_PREFIX) and name not in _ANNOTATIONS:
-            supported = f"use one of {', '.join(_ANNOTATIONS)}"
-            yield PodFinding(UNKNOWN_ANNOTATION, FindingLevel.WARNING, f"annotation {name} is unknown", supported)
+            advice = f"use one of {', '.join(_ANNOTATIONS)}"
+            yield PodFinding(UNKNOWN_ANNOTATION, FindingLevel.WARNING, f"annotation {name} is unknown", advice)
     if problem := demand_problem(pod):
         yield PodFinding(UNKNOWN_DEMAND, FindingLevel.REJECTED, problem)
     old = without_pod_level_fix.qos

@@ -1,6 +1,6 @@
 """The shape of a pod: everything about it that a decision depends on.
 
-Pods of one shape are admitted by the same hosts and get the same placements, whatever their names are. Most pods of a
+Pods of one shape are admitted by the same hosts and get the same placements: names do not matter. Most pods of a
 cluster belong to few shapes, since workload controllers create pods from templates.
 """
 
@@ -65,7 +65,7 @@ def build_shape(pod: Pod) -> PodShape:
     critical = fit.is_critical(pod)
     labels = {name: pod.labels[name] for name in _LABELS if name in pod.labels}
     annotations = {name: pod.annotations[name] for name in _ANNOTATIONS if name in pod.annotations}
-    shaped = replace(
+    shape_pod = replace(
         pod,
         name=SHAPE_UID,
         namespace="",
@@ -75,7 +75,7 @@ def build_shape(pod: Pod) -> PodShape:
         priority=pod.priority if critical else None,
     )
     by_containers = build_shape(pod.without_pod_level_resources()) if pod.has_pod_level_resources else None
-    return PodShape(shaped, demand.fit_used(shaped), critical, by_containers, has_demands(pod))
+    return PodShape(shape_pod, demand.fit_used(shape_pod), critical, by_containers, has_demands(pod))
 
 
 def shape_key(pod: Pod) -> Hashable:

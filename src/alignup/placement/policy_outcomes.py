@@ -46,8 +46,8 @@ def policy_outcomes(host: Host, pod: Pod) -> list[PolicyOutcome]:
     kubelet_refusal = Refusal(decision.rejection.reason, decision.rejection.message) if decision.rejection else None
     outcomes = []
     for policy in Policy:
-        demanding = replace(pod, annotations={**pod.annotations, POLICY_ANNOTATION: policy})
-        refusal = kubelet_refusal or find_refusal(host, demanding, decision)
+        demanding_pod = replace(pod, annotations={**pod.annotations, POLICY_ANNOTATION: policy})
+        refusal = kubelet_refusal or find_refusal(host, demanding_pod, decision)
         settings = replace(host.settings, topology=replace(host.settings.topology, policy=policy))
         try:
             other = Host(host.machine, settings, ledger=host.ledger, others=host.others)

@@ -25,10 +25,10 @@ _DeviceNodes = Counter[NodeSet | str | None]  #: NUMA nodes, or the id of a devi
 _Holdings = tuple[CpuSet | None, tuple[Block, ...], dict[str, _DeviceNodes]]  #: of one container
 
 
-def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
+def placement_difference(prediction: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
     """Describe how what a pod of *ledger* holds differs from all predictions; empty: it does not."""
     real = actual_placements(uid, model, ledger)
-    possible = ((),) if predicted is None else predicted.possible_placements
+    possible = ((),) if prediction is None else prediction.possible_placements
     if any(_agree(placements, real, ledger) for placements in possible):
         return ""
     return f"predicted {' or '.join(map(_show, possible))}, got {_show(real)}"
@@ -75,19 +75,19 @@ def _combinations(uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return chain.from_iterable(combinations(uids, count) for count in range(1, len(uids) + 1))
 
 
-def _agree(predicted: Sequence[Placement], real: Sequence[Placement], ledger: Ledger) -> bool:
+def _agree(predicted_placements: Sequence[Placement], real: Sequence[Placement], ledger: Ledger) -> bool:
     """Return whether *real* is what was predicted, with any of the devices that could be chosen.
 
     Devices on the same NUMA nodes are equal: which of them earlier pods have got may be unknown.
     """
-    expected, got = _resources(predicted, ledger), _resources(real, ledger)
-    if expected == got:
+    expected_resources, actual_resources = _resources(predicted_placements, ledger), _resources(real, ledger)
+    if expected_resources == actual_resources:
         return True
-    choices = {placement.container: placement.choices for placement in predicted}
-    if expected.keys() != got.keys() or not any(choices.values()):
+    choices = {placement.container: placement.choices for placement in predicted_placements}
+    if expected_resources.keys() != actual_resources.keys() or not any(choices.values()):
         return False
-    for container, (cpus, memory, devices) in expected.items():
-        real_cpus, real_memory, real_devices = got[container]
+    for container, (cpus, memory, devices) in expected_resources.items():
+        real_cpus, real_memory, real_devices = actual_resources[container]
         if (cpus, memory, devices.keys()) != (real_cpus, real_memory, real_devices.keys()):
             return False
         for resource, nodes in real_devices.items():
@@ -105,8 +105,8 @@ def _possible_nodes(choices: DeviceChoices, ledger: Ledger) -> list[_DeviceNodes
 
 def actual_placements(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
     """Return what a pod of *ledger* holds."""
-    admitted = ledger.pods[uid]
-    return build_placements(admitted.pod, admitted.hints, ledger, model.host.providers)
+    admitted_pod = ledger.pods[uid]
+    return build_placements(admitted_pod.pod, admitted_pod.hints, ledger, model.host.providers)
 
 
 def _show(placements: Iterable[Placement]) -> str:

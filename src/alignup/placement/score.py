@@ -70,7 +70,7 @@ class PlacementScore:
 
 
 def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> PlacementScore:
-    """Return the score of an admission; *host* is as it is after it, *before* is what it offered before."""
+    """Return the score of an admission; *host* has the pod already, *before* is its capacity without the pod."""
     placements, ledger = decision.placements, host.ledger
     preferred = all(placement.hint.preferred for placement in placements)
     # The NUMA nodes of everything that the containers have.
@@ -89,10 +89,10 @@ def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> 
     for node, node_cpus in ledger.cpus.node_cpus.items():
         if node_cpus & cpus:
             nodes |= 1 << node
-    requested = {name for placement in placements for name in placement.devices}
-    if not nodes and not requested:
+    resources = {name for placement in placements for name in placement.devices}
+    if not nodes and not resources:
         return score_shared(host, free_capacity=before, preferred=preferred)
-    after = measure_free_capacity(host, before=before)
+    after = measure_free_capacity(host, earlier=before)
     free = ledger.cpus.free
     distances, distance = host.view.distances, float(LOCAL)
     if distances is not None and nodes & nodes - 1 and not nodes & ~bits.of(distances.ids):
@@ -103,7 +103,7 @@ def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> 
         distance=distance,
         free_capacity=after,
         stranded=sum(after.stranded_devices.values()) - sum(before.stranded_devices.values()),
-        devices_beside=count_beside(ledger.devices, nodes or host.view.all_nodes, requested),
+        devices_beside=count_beside(ledger.devices, nodes or host.view.all_nodes, resources),
         cpus_beside=sum([free.get(node, 0) for node in bits.members(nodes)]),
     )
 
@@ -125,14 +125,14 @@ def consider_totals(
     score: PlacementScore, ledger: Ledger, *, before: FreeCapacity, allocatable: NodeAllocatable, request: FitRequest
 ) -> PlacementScore:
     """Return *score* with what the pod takes from the host's totals; *ledger* and *before* are without the pod."""
-    used, devices = ledger.used, ledger.devices
-    stranded = score.stranded
+    usage, devices = ledger.used, ledger.devices
+    stranded_parts = score.stranded
     if devices.inventories:
-        stranded = count_stranded(score.free_capacity.stranded_devices, devices, used, allocatable, request)
-        stranded -= count_stranded(before.stranded_devices, devices, used, allocatable)
+        stranded_parts = count_stranded(score.free_capacity.stranded_devices, devices, usage, allocatable, request)
+        stranded_parts -= count_stranded(before.stranded_devices, devices, usage, allocatable)
     cpus_beside = score.cpus_beside
     if not score.nodes:
-        cpus_beside = max(0, allocatable.milli_cpu - used.milli_cpu - request.milli_cpu) // 1000
-    if stranded == score.stranded and cpus_beside == score.cpus_beside:
+        cpus_beside = max(0, allocatable.milli_cpu - usage.milli_cpu - request.milli_cpu) // 1000
+    if stranded_parts == score.stranded and cpus_beside == score.cpus_beside:
         return score
-    return replace(score, stranded=stranded, cpus_beside=cpus_beside)
+    return replace(score, stranded=stranded_parts, cpus_beside=cpus_beside)

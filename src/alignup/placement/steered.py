@@ -131,8 +131,8 @@ def decide_steered(host: Host, pod: Pod, nodes: NodeSet, chooser: DeviceChooser 
         host.ledger = ledger
     markers = ledger.devices.inventories[MARKER]
 
-    def restored(changed: Ledger | None) -> Ledger | None:
-        return changed and replace(changed, devices=changed.devices.with_inventory(MARKER, markers))
+    def restored(other: Ledger | None) -> Ledger | None:
+        return other and replace(other, devices=other.devices.with_inventory(MARKER, markers))
 
     return replace(decision, before=ledger, after=restored(decision.after), residue=restored(decision.residue))
 
@@ -168,7 +168,7 @@ def fits_one_node(host: Host, pod: Pod, marked_pod: Pod) -> bool | None:
         placement.cpus is not None or placement.memory or placement.devices for placement in decision.placements
     ):
         return None
-    steered = [(node, decide_steered(host, marked_pod, node)) for node in bits.split(marker_nodes(host.ledger))]
+    decisions = [(node, decide_steered(host, marked_pod, node)) for node in bits.split(marker_nodes(host.ledger))]
     return host.decide_without_plugins(marked_pod).admitted and any(
-        decision.admitted and are_on(node, decision.placements, host.ledger) for node, decision in steered
+        decision.admitted and are_on(node, decision.placements, host.ledger) for node, decision in decisions
     )

@@ -52,8 +52,8 @@ class Verdict:
         if self.refusal_code or self.rejection or self.admits:
             return self.refusal_code or (self.rejection.reason if self.rejection else "")
         exact = self.kind is VerdictKind.REJECTS and not self.approximate
-        unlisted = reason_codes.INVALID_POD if exact else reason_codes.NOT_PREDICTED
-        return _CODES.get(self.reason, unlisted)
+        default_code = reason_codes.INVALID_POD if exact else reason_codes.NOT_PREDICTED
+        return _CODES.get(self.reason, default_code)
 
     @property
     def admits(self) -> bool:
@@ -116,8 +116,8 @@ def defect(error: Exception) -> Verdict:
     return unknown(DEFECT, f"{type(error).__name__}: {error}")
 
 
-def rejected(rejection: Rejection, disagreeing: Sequence[str] = ()) -> Verdict:
-    return Verdict(VerdictKind.REJECTS, reason_text(rejection, disagreeing), rejection)
+def rejected(rejection: Rejection, resources: Sequence[str] = ()) -> Verdict:
+    return Verdict(VerdictKind.REJECTS, reason_text(rejection, resources), rejection)
 
 
 def reason_text(rejection: Rejection, disagreeing: Sequence[str] = ()) -> str:

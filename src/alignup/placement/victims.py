@@ -119,15 +119,15 @@ def find_victims(
     eviction_search = EvictionSearch(
         _protected_last(units, budgets), lambda uids: proofs.admits_without(uids) or None, shortage
     )
-    spared = eviction_search.spare() if units else None
-    if spared is None:
+    spared_units = eviction_search.spare() if units else None
+    if spared_units is None:
         return VictimSearch((), complete=True)
     search = EvictionSearch(units, proofs.prove, shortage)
-    result = search.smallest(min(len(spared[0]), MAX_VICTIMS), most=MAX_SETS)
+    result = search.smallest(min(len(spared_units[0]), MAX_VICTIMS), most=MAX_SETS)
     smallest = [victims for victims, _ in result.sufficient]
     complete = not result.timed_out or bool(smallest)
-    if not smallest and proofs.acceptable(uids := [unit.pods[0] for unit in spared[0]]):
-        smallest, complete = [spared[0]], complete and len(uids) <= MAX_VICTIMS + 1
+    if not smallest and proofs.acceptable(uids := [unit.pods[0] for unit in spared_units[0]]):
+        smallest, complete = [spared_units[0]], complete and len(uids) <= MAX_VICTIMS + 1
     smallest.sort(key=lambda victims: EvictionCost.total([unit.cost for unit in victims]))
     sets = sorted((_victim_set(victims, budgets) for victims in smallest), key=lambda victims: victims.violations)
     return VictimSearch(tuple(sets), complete and bool(sets))

@@ -38,7 +38,7 @@ class WaitQueue(Generic[Kind, Item]):
         return uid in self._entries
 
     def __iter__(self) -> Iterator[Item]:
-        """Iterate over the items in order, whatever is added or removed meanwhile."""
+        """Iterate over the items in order, also if items are added or removed meanwhile."""
         return iter([entry.item for entry in sorted(self._entries.values())])
 
     def copy(self) -> Self:

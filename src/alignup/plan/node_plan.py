@@ -47,8 +47,8 @@ def plan_on_node(
     """
     objects = {workload.pod.uid: _read_object(workload) for workload in running if workload.has_uid}
     pods = {running_pod.pod.uid: running_pod for running_pod in _running_pods(host, pod, objects, rules)}
-    if missing := host.missing_devices(pod):
-        plan = MovePlan(problem=sentences.not_schedulable(pod, missing))
+    if missing_devices := host.missing_devices(pod):
+        plan = MovePlan(problem=sentences.not_schedulable(pod, missing_devices))
     else:
         plan = _plan(host, pod, MoveRules(pods=pods, should_stop=should_stop))
     after = host.copy()
@@ -68,18 +68,18 @@ def _running_pods(
     host: Host, pod: Pod, objects: Mapping[str, EvictedPod | None], rules: EvictionRules
 ) -> Iterator[RunningPod]:
     ages = _ages(host.ledger.pods, objects)
-    for uid, admitted in host.ledger.pods.items():
+    for uid, admitted_pod in host.ledger.pods.items():
         api_pod = objects.get(uid)
         if api_pod is None:
             protection = NOT_GIVEN
-        elif (admitted.pod.priority or 0) > (pod.priority or 0):
+        elif (admitted_pod.pod.priority or 0) > (pod.priority or 0):
             protection = HIGHER_PRIORITY
         else:
             protection = rules.protection(api_pod)
             if not protection and api_pod.controller is None and not rules.allow_preemption:
                 protection = NO_CONTROLLER
         yield RunningPod(
-            pod=admitted.pod, host=NODE, protected=protection, moves=False, preemptible=True, age=ages.get(uid, 0)
+            pod=admitted_pod.pod, host=NODE, protected=protection, moves=False, preemptible=True, age=ages.get(uid, 0)
         )
 
 

@@ -53,12 +53,12 @@ class AgentAllocator:
             self._agent.release(request.uid)
             raise PolicyRefusedError(f"the agent uses policy {decision['policy']} and does not let pods choose another")
         (document,) = decision["placements"]
-        if missing := missing_devices(request, document):
+        if missing_names := missing_devices(request, document):
             self._agent.release(request.uid)
-            message = f"not schedulable: no device plugin of the agent provides {', '.join(missing)}"
+            message = f"not schedulable: no device plugin of the agent provides {', '.join(missing_names)}"
             rejection = {"reason": NOT_SCHEDULABLE, "message": message}
-            rejected = {"decision": {**decision, "rejection": rejection}}
-            raise RunRejectedError(NOT_SCHEDULABLE, lambda: self._explain(rejected))
+            document_of_rejection = {"decision": {**decision, "rejection": rejection}}
+            raise RunRejectedError(NOT_SCHEDULABLE, lambda: self._explain(document_of_rejection))
         placement = resolve_placement(
             document,
             shared=0 if document["given"].get("cpu") else self.shared(),

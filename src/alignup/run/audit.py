@@ -48,7 +48,7 @@ class Drift(NamedTuple):
 
     @property
     def key(self) -> tuple[str, DriftKind, str]:
-        """What identifies it, whatever the intended and actual values are."""
+        """The identity of the drift, independent of the intended and actual values."""
         return self.run, self.kind, self.where
 
     def __str__(self) -> str:
@@ -69,9 +69,9 @@ def audit(directory: Path, *, agent: AgentClient | None, fix: bool) -> AuditRepo
     first = _audit_once(directory, agent)
     if not fix or not first.drifts:
         return first
-    drifted = {drift.run for drift in first.drifts}
+    run_names = {drift.run for drift in first.drifts}
     with registry.RunRegistry(directory).locked():
-        runs = [run for run in first.runs if run.record.uid in drifted]
+        runs = [run for run in first.runs if run.record.uid in run_names]
         failures = [failure for run in runs for failure in restore_run(run)]
     second = _audit_once(directory, agent)
     remaining_keys = {drift.key for drift in second.drifts}
@@ -107,7 +107,7 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
 def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None) -> Iterator[Drift]:
     for record in records:
         if agent is None or agent.address != record.agent:
-            yield from _compare_cpus(record, None, source=f"the agent at {record.agent}", missing="no answer")
+            yield from _compare_cpus(record, None, source=f"the agent at {record.agent}", absence="no answer")
             continue
         pod = agent.pod(record.uid)
         placements = pod["placements"] if pod else ()
@@ -116,10 +116,10 @@ def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None)
             yield from _compare_cpus(record, cpus, source="the agent")
 
 
-def _compare_cpus(record: RunRecord, cpus: str | None, *, source: str, missing: str = "no such run") -> Iterator[Drift]:
+def _compare_cpus(record: RunRecord, cpus: str | None, *, source: str, absence: str = "no such run") -> Iterator[Drift]:
     if cpus is None or bits.parse(cpus) != record.cpus:
-        intended, actual = f"CPUs {bits.show(record.cpus)}", missing if cpus is None else f"CPUs {cpus}"
-        yield Drift(record.uid, record.name, DriftKind.DECISION, source, intended, actual)
+        intended_cpus, actual = f"CPUs {bits.show(record.cpus)}", absence if cpus is None else f"CPUs {cpus}"
+        yield Drift(record.uid, record.name, DriftKind.DECISION, source, intended_cpus, actual)
 
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:
@@ -143,13 +143,13 @@ def audit_runs(runs: Iterable[RunProcesses], *, devices: DeviceTopology | None =
             members = cgroup.members(record.cgroup)
         for pid in pids:
             if members is not None and pid not in members:
-                intended = f"in {record.cgroup}"
-                yield Drift(record.uid, record.name, DriftKind.MEMBER, f"process {pid}", intended, "not in it")
+                target = f"in {record.cgroup}"
+                yield Drift(record.uid, record.name, DriftKind.MEMBER, f"process {pid}", target, "not in it")
             yield from _thread_drift(record, pid)
-            if misplaced := _misplaced_bytes(pid, record.memory):
-                actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
-                intended = f"memory on NUMA nodes {bits.show(record.memory)}"
-                yield Drift(record.uid, record.name, DriftKind.PAGES, f"process {pid}", intended, actual)
+            if misplaced_bytes := _misplaced_bytes(pid, record.memory):
+                actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced_bytes.items())
+                target = f"memory on NUMA nodes {bits.show(record.memory)}"
+                yield Drift(record.uid, record.name, DriftKind.PAGES, f"process {pid}", target, actual)
         if devices is not None:
             yield from _device_drift(record, devices)
 
@@ -178,9 +178,9 @@ def restore_run(run: RunProcesses) -> tuple[str, ...]:
         with _collect_errors(errors):
             if record.cpus and any(cpuset.cpus & ~record.cpus for cpuset in process.thread_cpusets(pid)):
                 process.pin(pid, record.cpus)
-            misplaced = bits.of(_misplaced_bytes(pid, record.memory))
-            if misplaced:
-                process.migrate_memory(pid, misplaced, to=record.memory)
+            misplaced_nodes = bits.of(_misplaced_bytes(pid, record.memory))
+            if misplaced_nodes:
+                process.migrate_memory(pid, misplaced_nodes, to=record.memory)
     return tuple(errors)
 
 
@@ -198,9 +198,9 @@ def _cgroup_drift(record: RunRecord, directory: Path) -> Iterator[Drift]:
         yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), "present", "missing")
         return
     pairs = (("CPUs", record.cpus, actual.cpus), ("memory on NUMA nodes", record.memory, actual.nodes))
-    for resource, intended, granted in pairs:
-        if intended and granted != intended:
-            texts = [f"{resource} {bits.show(members) or 'any'}" for members in (intended, granted)]
+    for resource, intended_mask, granted_mask in pairs:
+        if intended_mask and granted_mask != intended_mask:
+            texts = [f"{resource} {bits.show(members) or 'any'}" for members in (intended_mask, granted_mask)]
             yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), texts[0], texts[1])
 
 
@@ -214,8 +214,9 @@ def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
     ):
         for allowed_mask, count in Counter(mask for mask in masks if intended_mask and mask & ~intended_mask).items():
             subject = f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
-            intended, actual = f"{prefix}{resource} {bits.show(intended_mask)}", f"{resource} {bits.show(allowed_mask)}"
-            yield Drift(record.uid, record.name, kind, subject, intended, actual)
+            target = f"{prefix}{resource} {bits.show(intended_mask)}"
+            actual = f"{resource} {bits.show(allowed_mask)}"
+            yield Drift(record.uid, record.name, kind, subject, target, actual)
 
 
 def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
@@ -231,8 +232,8 @@ def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]
 def _misplaced_bytes(pid: int, nodes: NodeSet) -> dict[int, int]:
     """Return the bytes of a process on NUMA nodes other than *nodes*, if they exceed the tolerance."""
     bytes_per_node = process.memory_per_node(pid) if nodes else None
-    misplaced = {node: size for node, size in (bytes_per_node or {}).items() if not nodes >> node & 1}
-    return misplaced if sum(misplaced.values()) > PAGE_TOLERANCE else {}
+    bytes_elsewhere = {node: size for node, size in (bytes_per_node or {}).items() if not nodes >> node & 1}
+    return bytes_elsewhere if sum(bytes_elsewhere.values()) > PAGE_TOLERANCE else {}
 
 
 def _near(nodes: NodeSet | None) -> str:

@@ -111,9 +111,9 @@ def write(directory: Path, cpus: CpuSet, *, nodes: NodeSet) -> None:
         path, why = error.filename or directory, error.strerror or error
         raise EnforceError(f"cannot set the cpuset to CPUs {bits.show(cpus)}: {path}: {why}") from error
     if (cpus and granted_cpus != cpus) or (nodes and granted_nodes != nodes):
-        granted = f"CPUs {bits.show(granted_cpus)}, NUMA nodes {bits.show(granted_nodes)}"
+        granted_sets = f"CPUs {bits.show(granted_cpus)}, NUMA nodes {bits.show(granted_nodes)}"
         resources = f"CPUs {bits.show(cpus)}, NUMA nodes {bits.show(nodes) or 'any'}"
-        raise EnforceError(f"the kernel granted {directory} {granted} instead of {resources}")
+        raise EnforceError(f"the kernel granted {directory} {granted_sets} instead of {resources}")
 
 
 def read(directory: Path) -> Cpuset | None:
@@ -127,7 +127,7 @@ def join(directory: Path, pid: int) -> None:
 
 
 def members(directory: Path) -> tuple[int, ...]:
-    """Return the processes in a cgroup and its descendants; empty if there is no such cgroup."""
+    """Return the processes in a cgroup and its descendants; empty if the cgroup does not exist."""
     pids: set[int] = set()
     for parent, _, _ in os.walk(directory):
         with suppress(OSError):

@@ -1,7 +1,7 @@
 r"""The lifecycle of one run: admit, record, place, start, wait, release.
 
 A run is recorded before its command starts, and released only when none of its processes is left. So no two runs ever
-have the same exclusive CPU, whichever process is killed at whatever moment. Signals are blocked while the run is being
+have the same exclusive CPU, no matter which process is killed, and when. Signals are blocked while the run is being
 recorded, so that none is lost and none interrupts it.
 
 The command stays in our process group, so that a terminal treats both as one job: the kernel sends keyboard signals
@@ -80,8 +80,8 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
         with block_signals() as blocked_signals:
             try:
                 record, placement = _admit(allocator, job)
-            except RunRejectedError as rejected:
-                if rejected.impossible or time.monotonic() >= end:
+            except RunRejectedError as rejection:
+                if rejection.impossible or time.monotonic() >= end:
                     raise
             else:
                 environment = {**os.environ, **build_environment(job.request, placement)}
@@ -279,23 +279,23 @@ def wait_for_command(pid: int) -> int:
     """Forward signals until the command ends, and return its exit code; 128 plus the signal that killed it."""
     while True:
         # The timeout matters in a process with other threads: one of them may receive SIGCHLD instead and drop it.
-        received = signal.sigtimedwait(_BLOCKED, _POLL)
-        if received is None or received.si_signo == signal.SIGCHLD:
+        signal_info = signal.sigtimedwait(_BLOCKED, _POLL)
+        if signal_info is None or signal_info.si_signo == signal.SIGCHLD:
             code = _exit_code(pid)
             if code is not None:
                 return code
-        elif received.si_code <= 0:  # sent by a process; signals from the kernel reach the command as well
+        elif signal_info.si_code <= 0:  # sent by a process; signals from the kernel reach the command as well
             with suppress(ProcessLookupError):
-                os.kill(pid, received.si_signo)
+                os.kill(pid, signal_info.si_signo)
 
 
 def _exit_code(pid: int) -> int | None:
     """Return the exit code if the command has ended; if it was stopped, stop with it. Orphans are reaped."""
     while True:
-        waited, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-        if not waited:
+        child, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        if not child:
             return None
-        if waited != pid:
+        if child != pid:
             continue
         if os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -337,10 +337,10 @@ def _place_self(run: RunRecord) -> None:
             cgroup.join(run.cgroup, os.getpid())
             return
         os.sched_setaffinity(0, bits.members(run.cpus))
-        granted = bits.of(os.sched_getaffinity(0))
+        granted_cpus = bits.of(os.sched_getaffinity(0))
     except OSError as error:
         raise EnforceError(f"cannot run the command on CPUs {cpus}: {error.strerror}") from error
-    if granted != run.cpus:
-        raise EnforceError(f"the kernel granted CPUs {bits.show(granted)} instead of {cpus}")
+    if granted_cpus != run.cpus:
+        raise EnforceError(f"the kernel granted CPUs {bits.show(granted_cpus)} instead of {cpus}")
     if run.memory:
         process.bind_memory(run.memory)

@@ -54,15 +54,15 @@ def permitted_machine(machine: Machine) -> tuple[Machine, CpuSet]:
     return restrict_memory(machine, cpuset), cpuset.cpus if cpuset else process.permitted_cpus()
 
 
-def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
+def restrict_memory(machine: Machine, cpuset: Cpuset | None) -> Machine:
     """Remove the memory of nodes that are not permitted. CPUs stay: :func:`build_host` reserves them."""
-    if permitted is None or not permitted.nodes:
+    if cpuset is None or not cpuset.nodes:
         return machine
-    usable = permitted.nodes
+    usable = cpuset.nodes
 
     def restrict(node: Node) -> Node:
-        allowed = node.id >= 0 and usable >> node.id & 1
-        return node if allowed else replace(node, memory=0, hugepages=())
+        is_allowed = node.id >= 0 and usable >> node.id & 1
+        return node if is_allowed else replace(node, memory=0, hugepages=())
 
     nodes, report = tuple(map(restrict, machine.nodes)), machine.report
     if nodes == machine.nodes:
@@ -72,9 +72,9 @@ def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
     return replace(machine, nodes=nodes, report=report, devices=()).with_reported(machine.devices)
 
 
-def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
+def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted_cpus: CpuSet | None = None) -> Host:
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
-    settings = overrides.settings or _default_settings(machine, permitted)
+    settings = overrides.settings or _default_settings(machine, permitted_cpus)
     return Host(machine, replace(overrides.apply(settings), near_devices=True))
 
 
@@ -102,7 +102,7 @@ class LocalAllocator:
         directory: Path,
         idle: Host,
         *,
-        permitted: CpuSet,
+        permitted_cpus: CpuSet,
         explain: Callable[[Host, Pod], None],
         claims: RunClaims | None = None,
         ignore_claims: bool = False,
@@ -115,7 +115,7 @@ class LocalAllocator:
         self._directory = directory
         self._store: StateStore | None = None  #: its constructor creates the directory
         self._idle = idle
-        self._permitted = permitted
+        self._permitted = permitted_cpus
         self._explain = explain
         self.host = Host(idle.machine, idle.settings)
         self.changed = False  #: since the last load or save
@@ -141,7 +141,7 @@ class LocalAllocator:
         self._add_claims()
 
     def _add_claims(self) -> None:
-        """Let a pod for each claim of another user or ledger hold what is claimed, as far as it is free."""
+        """Let a pod for each claim of another user or ledger hold the claimed resources, as far as they are free."""
         self._others = []
         for claim in () if self._ignore_claims else self._claims.read():
             if claim.owner == os.geteuid() and claim.run in self._active:
@@ -213,8 +213,8 @@ class LocalAllocator:
         )
 
     def shared(self) -> CpuSet:
-        shared: CpuSet = self.host.ledger.cpus.shared
-        return shared & self._permitted
+        shared_cpus: CpuSet = self.host.ledger.cpus.shared
+        return shared_cpus & self._permitted
 
     def release(self, uid: str) -> None:
         self.changed |= uid in self.host.ledger.pods
@@ -240,15 +240,15 @@ def _free_devices(ledger: DeviceLedger, claimed_ids: Mapping[str, Collection[str
     return {resource: ids for resource, ids in free.items() if ids}
 
 
-def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
+def _default_settings(machine: Machine, permitted_cpus: CpuSet | None) -> Settings:
     view = machine.kubelet_view()
-    usable_cpus = view.all_cpus if permitted is None else view.all_cpus & permitted
+    usable_cpus = view.all_cpus if permitted_cpus is None else view.all_cpus & permitted_cpus
     # All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted.
-    reserved = 0 if usable_cpus in {view.all_cpus, 0} else view.all_cpus & ~usable_cpus | usable_cpus & -usable_cpus
-    amount = Quantity(reserved.bit_count() or 1)
+    cpus = 0 if usable_cpus in {view.all_cpus, 0} else view.all_cpus & ~usable_cpus | usable_cpus & -usable_cpus
+    amount = Quantity(cpus.bit_count() or 1)
     settings = Settings(
         topology=TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False),
-        cpus=CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=reserved),
+        cpus=CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=cpus),
         reservation={CPU: amount},
         max_pods=_MAX_RUNS,
     )
@@ -257,5 +257,5 @@ def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
         return settings
     memory = max(_MIB, sum(node_sizes) // _RESERVED_SHARE // _MIB * _MIB)
     reservation: Amounts = {CPU: amount, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
-    proposed = reserved_memory.propose_reserved_memory(reservation, view)
-    return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposed, reservation=reservation)
+    proposal = reserved_memory.propose_reserved_memory(reservation, view)
+    return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposal, reservation=reservation)

@@ -115,9 +115,9 @@ def thread_cpusets(pid: int) -> tuple[Cpuset, ...]:
 def pin(pid: int, cpus: CpuSet) -> None:
     """Set the affinity of all threads of a process; raise ``EnforceError`` if the kernel does not permit it."""
     cpu_numbers = set(bits.members(cpus))
-    done: set[int] = set()
+    pinned_threads: set[int] = set()
     for _ in range(_PASSES):
-        new = set(_threads(pid)) - done
+        new = set(_threads(pid)) - pinned_threads
         if not new:
             return
         for thread in new:
@@ -127,11 +127,11 @@ def pin(pid: int, cpus: CpuSet) -> None:
             except OSError as error:
                 why = error.strerror or str(error)
                 raise EnforceError(f"cannot move process {pid} to CPUs {bits.show(cpus)}: {why}") from error
-        done |= new
+        pinned_threads |= new
 
 
 def permitted_cpus() -> CpuSet:
-    """Return the CPUs this process could use, whatever its affinity: the kernel trims a request to the cpuset."""
+    """Return the CPUs this process could use, ignoring its affinity: the kernel trims a request to the cpuset."""
     old_cpus = os.sched_getaffinity(0)
     try:
         reset_affinity()
@@ -178,7 +178,7 @@ def users(pid: int) -> set[int]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, whatever session they are in. Best effort."""
+    """Become the parent of descendants whose own parent ends, in any session. Best effort."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -300,6 +300,6 @@ def _call(name: str, *arguments: object, purpose: str) -> None:
     if number is None:
         raise EnforceError(f"cannot {purpose}: not supported on {os.uname().machine}")
     libc = ctypes.CDLL(None, use_errno=True)
-    converted = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
-    if libc.syscall(ctypes.c_long(number), *converted) < 0:
+    c_arguments = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    if libc.syscall(ctypes.c_long(number), *c_arguments) < 0:
         raise EnforceError(f"cannot {purpose}: {os.strerror(ctypes.get_errno())}")

@@ -143,9 +143,9 @@ def _run_of(
     pid: int, processes: Mapping[int, ProcessInfo], runs: Mapping[int, str], runners: Mapping[int, str]
 ) -> str | None:
     """The run of a process, or of its nearest ancestor with a run. The children of *runners* belong to their run."""
-    visited: set[int] = set()  # pids may be reused while they are read, which can make a cycle
-    while pid in processes and pid not in visited:
-        visited.add(pid)
+    visited_pids: set[int] = set()  # pids may be reused while they are read, which can make a cycle
+    while pid in processes and pid not in visited_pids:
+        visited_pids.add(pid)
         if pid in runs:
             return runs[pid]
         pid = processes[pid].parent
@@ -166,7 +166,7 @@ def finished_runs(records: Sequence[RunRecord], *, ending: str = "") -> tuple[Ru
 
 
 def remove_finished_runs(directory: Path) -> None:
-    """Remove what finished runs left behind: their cgroups and records. Those of an agent are released by a run."""
+    """Remove what finished runs left behind: their cgroups and records. A later run releases runs of an agent."""
     if not os.path.lexists(directory):
         return
     runs = RunRegistry(directory)

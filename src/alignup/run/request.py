@@ -117,9 +117,9 @@ def missing_devices(request: RunRequest, placement: Mapping[str, Any]) -> tuple[
 
     Like the kubelet, the agent ignores requests for devices that no device plugin provides.
     """
-    assigned = placement["given"].get("device", {})
-    requested = [name for name, amount in request.amounts.items() if "/" in name and amount != "0"]
-    return tuple(name for name in requested if name not in assigned)
+    devices = placement["given"].get("device", {})
+    resource_names = [name for name, amount in request.amounts.items() if "/" in name and amount != "0"]
+    return tuple(name for name in resource_names if name not in devices)
 
 
 def run_name(name: str | None, command: str, uid: str) -> str:
@@ -135,13 +135,13 @@ def resolve_placement(
     *shared* is the shared CPU pool, *devices* are all known devices. Without allocated memory, a run with exclusive
     CPUs takes its memory from the nodes it is aligned to, or from the nodes of its CPUs.
     """
-    assigned: Mapping[str, Mapping[str, str]] = document["given"]
-    exclusive = bits.parse(assigned.get("cpu", {}).get("cpu", ""))
+    given_resources: Mapping[str, Mapping[str, str]] = document["given"]
+    exclusive = bits.parse(given_resources.get("cpu", {}).get("cpu", ""))
     cpus = exclusive or shared
     if not cpus:
         raise EnforceError("the shared CPU pool is empty: all CPUs are exclusive or reserved")
     memory = 0
-    for resource, text in assigned.get("memory", {}).items():
+    for resource, text in given_resources.get("memory", {}).items():
         nodes, _, size = text.partition("=")
         if resource.startswith(("memory", "hugepages-")) and int(size):
             memory |= bits.parse(nodes)
@@ -155,7 +155,7 @@ def resolve_placement(
         memory=memory & node_map.with_memory,
         devices={
             resource: {id_: devices.get(resource, {}).get(id_) for id_ in text.split(",")}
-            for resource, text in assigned.get("device", {}).items()
+            for resource, text in given_resources.get("device", {}).items()
             if text
         },
         strict=strict,

@@ -205,7 +205,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], os.stat_result] | None:
 def read_regular_file(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
     """Return the first *limit* bytes of a file, and its status. Other files raise ``OSError``; links are not followed.
 
-    It never blocks, whatever another user has put there.
+    It never blocks, even on a file that another user has put there.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:

@@ -19,22 +19,22 @@ MAX_BEST = 3
 
 def choose_best(groups: Iterable[AnswerGroup]) -> list[NodeAnswer]:
     """Return the nodes that admit the pod with the highest scores, then by name."""
-    admitting = [answer for group in groups if group.first.kind is NodeAnswerKind.ADMITS for answer in group.answers]
+    answers = [answer for group in groups if group.first.kind is NodeAnswerKind.ADMITS for answer in group.answers]
 
     def rank(answer: NodeAnswer) -> tuple[float, str]:
         return -answer.verdict.score.total if answer.verdict.score else 0.0, answer.node
 
-    return sorted(admitting, key=rank)[:MAX_BEST]
+    return sorted(answers, key=rank)[:MAX_BEST]
 
 
 def describe_score(score: PlacementScore) -> list[str]:
     """Return why a placement has its score, a phrase with its points for each part."""
     area = f"on {pluralize(score.nodes, 'NUMA node')}" if score.nodes else "no resources of its own"
     far = "local" if score.distance <= 10 else f"mean distance {score.distance:g}"
-    stranded = f"{abs(score.stranded) / DEVICE:.1f}".removesuffix(".0")
-    strands = f"strands {stranded} devices" if score.stranded > 0 else "strands no device"
+    stranded_count = f"{abs(score.stranded) / DEVICE:.1f}".removesuffix(".0")
+    strands = f"strands {stranded_count} devices" if score.stranded > 0 else "strands no device"
     if score.stranded < 0:
-        strands = f"uses {stranded} stranded devices"
+        strands = f"uses {stranded_count} stranded devices"
     phrases = (
         "every hint preferred" if score.preferred else "not every hint preferred",
         area,

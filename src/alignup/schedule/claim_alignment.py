@@ -35,9 +35,9 @@ def explain_claims(
     host_claims = claims.host_claims(pod, record.name, host.machine, fresh)
     if record.ledger.claims is not None:
         # The observer knows the PCI devices of the machine, and so more NUMA nodes than attributes tell.
-        observed = {device.id: device.nodes for device in record.ledger.claims.devices}
+        observed_nodes = {device.id: device.nodes for device in record.ledger.claims.devices}
         devices = [
-            replace(device, nodes=observed.get(device.id)) if device.nodes is None else device
+            replace(device, nodes=observed_nodes.get(device.id)) if device.nodes is None else device
             for device in host_claims.devices
         ]
         host_claims = host_claims._replace(devices=tuple(devices))

@@ -35,10 +35,10 @@ class ClusterClaims(KnownClaims):
         self,
         client: ApiClient,
         nodes: Informer[ApiNode],
-        changed: Callable[[ClaimChange], object] = lambda _change: None,
+        on_change: Callable[[ClaimChange], object] = lambda _change: None,
     ) -> None:
         self._pending = asyncio.Event()
-        super().__init__(nodes.get, changed, pended=self._pending.set)
+        super().__init__(nodes.get, on_change, pended=self._pending.set)
         self._nodes = nodes
         self._sleep = client.timing.sleep
         self._device_classes = Informer(client, DEVICE_CLASSES)

@@ -115,14 +115,14 @@ class LiveFacts:
 
     def gang(self, key: GroupKey) -> GangFacts:
         members = self._live.pod_groups.members(key)
-        running = [pod for pod in members.bound if not pod.finished]
+        running_pods = [pod for pod in members.bound if not pod.finished]
         return GangFacts(
             members.minimum,
             {pod.metadata.uid: pod.spec.node_name for pod in members.bound},
             [pod.metadata.uid for pod in members.waiting],
             [pod.metadata.uid for pod in members.gated],
-            [pod.metadata.uid for pod in running],
-            [pod.metadata.uid for pod in running if controller_uids(pod)],
+            [pod.metadata.uid for pod in running_pods],
+            [pod.metadata.uid for pod in running_pods if controller_uids(pod)],
             any(PLACEMENT_ANNOTATION in pod.metadata.annotations for pod in members.bound),
             {pod.metadata.uid: pod.spec.scheduler_name for pod in members.waiting},
         )
@@ -160,15 +160,15 @@ class LiveFacts:
             self._live.failed_decisions.note(node, error)
             return (DEFECT,)
 
-    def _isolated(self, node: str, decide: Callable[[], Result], failed: Callable[[Exception], Result]) -> Result:
-        """Return a decision about a node; one that a defect prevents is counted, and *failed* returns another."""
+    def _isolated(self, node: str, decide: Callable[[], Result], on_failure: Callable[[Exception], Result]) -> Result:
+        """Return a decision about a node; one that a defect prevents is counted, and *on_failure* returns another."""
         try:
             return decide()
         except AlignError:  # about the pod
             raise
         except Exception as error:  # noqa: BLE001
             self._live.failed_decisions.note(node, error)
-            return failed(error)
+            return on_failure(error)
 
     def unique_host_names(self, nodes: Sequence[str]) -> tuple[str, ...]:
         labels = {name: node.metadata.labels.get(HOST_NAME, "") for (_, name), node in self._live.nodes.objects.items()}

@@ -193,10 +193,10 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
     rules = replace(rules, local_claims=facts.local_claims, disruptable_jobs=facts.disruptable_jobs)
     nodes = _NodeSets(view, facts.claim_nodes)
     uids = {pod.metadata.uid for pod in facts.pods}
-    budgeted: dict[str, int] = {}
+    budgeted_uids: dict[str, int] = {}
     for budget in facts.budgets:
         for uid in budget.pods:
-            budgeted[uid] = budgeted.get(uid, 0) + 1
+            budgeted_uids[uid] = budgeted_uids.get(uid, 0) + 1
     for pod in facts.pods:
         if not pod.spec.node_name or pod.finished:
             continue
@@ -204,19 +204,19 @@ def running_pods(view: ClusterView, facts: PlanFacts, rules: EvictionRules, *, p
         key = group_of(pod)
         whole = key is not None and key.source == KUBERNETES and (key.namespace, key.name) in facts.whole_groups
         protection = rules.protection(msgspec.convert(pod, EvictedPod, from_attributes=True)) or _protection(pod)
-        bound, problem = bound_pod(pod, uid=kubelet_uid(pod, uids))
-        running = replace(bound.pod, statuses={}, resize_infeasible=False)
+        decoded_pod, problem = bound_pod(pod, uid=kubelet_uid(pod, uids))
+        running_pod = replace(decoded_pod.pod, statuses={}, resize_infeasible=False)
         if not protection and problem:
             protection = UNREADABLE
-        if not protection and budgeted.get(metadata.uid, 0) > 1:
+        if not protection and budgeted_uids.get(metadata.uid, 0) > 1:
             protection = SEVERAL_BUDGETS
-        if not protection and fit.is_critical(running):
+        if not protection and fit.is_critical(running_pod):
             protection = CRITICAL
         yield RunningPod(
-            pod=running,
+            pod=running_pod,
             host=pod.spec.node_name,
             protected=protection,
-            preemptible=rules.allow_preemption and (running.priority or 0) < priority,
+            preemptible=rules.allow_preemption and (running_pod.priority or 0) < priority,
             group=f"{metadata.namespace}/{key.name}" if key and whole else "",
             hosts=nodes.of_pod(pod),
             age=_age(metadata.creation_timestamp, facts.now),
@@ -241,10 +241,10 @@ def plan_for_pods(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> MovePlan:
     """Return the fewest moves after which the nodes admit all *pods* together."""
-    pending = pending_pods(view, pods)
+    candidates = pending_pods(view, pods)
     priority = min(pod.priority or 0 for pod, _ in pods)
-    running = {running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=priority)}
-    return view.cluster.plan(pending, MoveRules(pods=running, budgets=facts.budgets, should_stop=should_stop))
+    pods_by_uid = {running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=priority)}
+    return view.cluster.plan(candidates, MoveRules(pods=pods_by_uid, budgets=facts.budgets, should_stop=should_stop))
 
 
 def defragment_for(  # noqa: PLR0913 - one question
@@ -258,12 +258,12 @@ def defragment_for(  # noqa: PLR0913 - one question
 ) -> Defragmentation:
     """Return moves after which more pods of one shape fit."""
     pod, _ = shape
-    running = {
+    pods_by_uid = {
         running_pod.pod.uid: running_pod for running_pod in facts.running(view, rules, priority=pod.priority or 0)
     }
-    move_rules = MoveRules(pods=running, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
-    (pending,) = pending_pods(view, [shape])
-    return view.cluster.planner(move_rules, [pod]).defragment(pending)
+    move_rules = MoveRules(pods=pods_by_uid, budgets=facts.budgets, max_moves=max_moves, should_stop=should_stop)
+    (pending_pod,) = pending_pods(view, [shape])
+    return view.cluster.planner(move_rules, [pod]).defragment(pending_pod)
 
 
 def gang_of(facts: PlanFacts, pod: ApiPod) -> list[ApiPod]:
@@ -304,11 +304,11 @@ def _protection(pod: PodWithVolumes) -> str:
     if pod.spec.resource_claims:
         return CLAIMS
     affinity = pod.spec.affinity
-    related = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ()
+    pod_terms = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ()
     spread = any(
         constraint.when_unsatisfiable != "ScheduleAnyway" for constraint in pod.spec.topology_spread_constraints
     )
-    return NEAR_OTHERS if spread or any(part is not None and part.required for part in related) else ""
+    return NEAR_OTHERS if spread or any(part is not None and part.required for part in pod_terms) else ""
 
 
 def _unbound(spec: ApiPodSpec) -> ApiPodSpec:

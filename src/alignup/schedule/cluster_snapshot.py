@@ -82,7 +82,7 @@ async def read_cluster(
 ) -> ClusterView:
     """List everything; ``NotFoundError`` if the cluster has no HostState resource.
 
-    With *kubelet_version*, kubelets decide as those of that release. *plugin_rules*: how device plugins choose.
+    With *kubelet_version*, kubelets decide as kubelets of that release do. *plugin_rules*: how device plugins choose.
     """
     nodes = await client.list(NODES)
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
@@ -177,10 +177,10 @@ def _bound_pods(
         if host in reports and uid in reports[host].ledger.pods:
             yield plain_pod(pod, uid=uid), host, api_pod_stage(pod)
             continue
-        bound, problem = bound_pod(pod, uid=uid)
+        decoded_pod, problem = bound_pod(pod, uid=uid)
         if problem:
             notes.append(f"node {host}: the requests of pod {pod.metadata.full_name} cannot be read: {problem}")
-        yield bound.pod, host, bound.stage
+        yield decoded_pod.pod, host, decoded_pod.stage
 
 
 # Summaries of nodes

@@ -80,12 +80,12 @@ def check_nodes(
 ) -> Iterator[NodeUpgrade]:
     """Yield what kubelets of *release* make of the nodes, by name."""
     reader, states_by_node = host_state_reader(), {state.metadata.name: state for state in states}
-    running: dict[str, list[Pod]] = {}  #: node → its pods; pods of no node wait
+    pods_by_node: dict[str, list[Pod]] = {}  #: node → its pods; pods of no node wait
     unreadable: dict[str, str] = {}  #: node → why one of its pods cannot be checked
     # The kubelet admits the oldest pods first when it starts.
     for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
-        bound, problem = bound_pod(pod)
-        running.setdefault(pod.spec.node_name, []).append(bound.pod)
+        decoded_pod, problem = bound_pod(pod)
+        pods_by_node.setdefault(pod.spec.node_name, []).append(decoded_pod.pod)
         if problem:
             unreadable[pod.spec.node_name] = f"pod {pod.metadata.full_name} cannot be read: {problem}"
     for node in sorted(nodes, key=lambda node: node.metadata.name):
@@ -94,8 +94,8 @@ def check_nodes(
         if state is None or name in unreadable:
             yield NodeUpgrade(node=name, version=version, unknown=unreadable.get(name, "no HostState"))
         else:
-            waiting_pods = {pod.request_key: pod for pod in running.get("", ())}
-            of_node = _NodePods(running.get(name, []), list(waiting_pods.values()))
+            waiting_pods = {pod.request_key: pod for pod in pods_by_node.get("", ())}
+            of_node = _NodePods(pods_by_node.get(name, []), list(waiting_pods.values()))
             yield _check_node(reader, state, of_node, version, release)
 
 

@@ -1,6 +1,6 @@
 """Decisions about nodes that a defect prevented: they are counted, logged, and made again after a while.
 
-A node that raises an error, whatever the pod, must not keep pods from all others: it is not used meanwhile.
+A node that raises an error for any pod must not keep pods from all other nodes: it is not used meanwhile.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Tasks that carry out instructions of the scheduling state; whatever one raises comes back as an event."""
+"""Tasks that carry out instructions of the scheduling state; an error comes back as an event."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -58,7 +58,7 @@ def object_label(kind: str, name: ObjectName) -> str:
 
 
 class ClaimChange(NamedTuple):
-    """What changed, for those who wait for it."""
+    """A change of claims, for pods that wait for it."""
 
     nodes: Collection[str] | None = ()  #: whose devices may be free now; ``None``: all
     object: ObjectName | None = None  #: a claim or template
@@ -84,12 +84,12 @@ class KnownClaims:
     def __init__(
         self,
         find_node: Callable[[str], ApiNode | None],
-        changed: Callable[[ClaimChange], object] = lambda _change: None,
+        on_change: Callable[[ClaimChange], object] = lambda _change: None,
         *,
         pended: Callable[[], object] | None = None,
     ) -> None:
         self._find_node = find_node
-        self._changed = changed
+        self._changed = on_change
         self.selectors = SelectorResults(self._report_budget, pended=pended)
         self._classes_by_name: dict[str, DeviceClass] = {}
         self._claims_by_name: dict[ObjectName, Claim] = {}
@@ -185,8 +185,8 @@ class KnownClaims:
                 return ClaimFit(possible=False, reason=f"{claim.title} has devices of another node")
         if not without_devices:
             return ClaimFit(possible=True)
-        if missing := self.objects.missing_classes(without_devices):
-            return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing)} is not known")
+        if missing_classes := self.objects.missing_classes(without_devices):
+            return ClaimFit(possible=False, reason=f"DeviceClass {', '.join(missing_classes)} is not known")
         devices = self.devices_of(node, machine)
         taken_ids = set() if idle else {device.id for device in devices if device.id in self._holders}
         matches = self._matching(pod, node, devices)

@@ -191,7 +191,7 @@ class AdmissionChecks:
 
     def _starting(self, but: KueueWorkload) -> list[KueueWorkload]:
         """Return the other workloads that passed the check and whose pods may not be bound yet, the first first."""
-        passed = []
+        passed_checks = []
         for workload in self._latest():
             name = f"{workload.metadata.full_name}, which may start"
             if workload.metadata.uid == but.metadata.uid or not self._live.guard.may_try(ServiceStep.CHECK, name):
@@ -202,8 +202,8 @@ class AdmissionChecks:
                 ready = [status for status in self._statuses(workload) if status.state == CheckState.READY]
                 times = [seconds_of(status.last_transition_time) for status in ready]
                 if times and self._now() - max(times) < STARTING_SECONDS and not workload.has_condition("PodsReady"):
-                    passed.append((min(times), workload.metadata.full_name, workload))
-        return [workload for *_, workload in sorted(passed, key=lambda entry: entry[:2])]
+                    passed_checks.append((min(times), workload.metadata.full_name, workload))
+        return [workload for *_, workload in sorted(passed_checks, key=lambda entry: entry[:2])]
 
     # Answers
 
@@ -230,9 +230,9 @@ class AdmissionChecks:
             gang = alone
             message = f"{len(gang.bindings)} of {len(members)} pods fit together{claims}"
         verdicts = gang.verdicts[gang.rest[-1].uid]  # the pods of others come first
-        passing = Counter(verdict.reason for verdict in verdicts.values() if verdict.reason in PASSING_REASONS)
-        if passing:
-            reason, count = passing.most_common(1)[0]
+        passing_reasons = Counter(verdict.reason for verdict in verdicts.values() if verdict.reason in PASSING_REASONS)
+        if passing_reasons:
+            reason, count = passing_reasons.most_common(1)[0]
             return CheckAnswer(
                 CheckState.PENDING, f"{message}; {reason} ({count} of {pluralize(len(verdicts), 'node')})"
             )

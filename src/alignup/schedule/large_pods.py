@@ -31,13 +31,13 @@ class LargePods:
         async with self._turn:
             with suppress(Exception):  # the question itself raises an error of the pod, and names and counts a defect
                 for _ in range(ROUNDS):
-                    undecided = self._cluster.undecided(pod, hosts)
-                    if not undecided:
+                    undecided_hosts = self._cluster.undecided(pod, hosts)
+                    if not undecided_hosts:
                         break
-                    await asyncio.to_thread(_call_all, undecided)
-                renewed = hosts is not None
-                while not renewed:
-                    renewed = self._cluster.renew(pod, seconds=SLICE_SECONDS)
+                    await asyncio.to_thread(_call_all, undecided_hosts)
+                is_renewed = hosts is not None
+                while not is_renewed:
+                    is_renewed = self._cluster.renew(pod, seconds=SLICE_SECONDS)
                     await asyncio.sleep(0)
 
 

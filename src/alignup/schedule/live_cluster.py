@@ -117,13 +117,13 @@ class LiveCluster:
                 self.options.record,
                 self.cluster_facts,
                 max_unconfirmed=self.options.max_unconfirmed,
-                failed=self.metrics.recording_failures.inc,
+                on_failure=self.metrics.recording_failures.inc,
             )
             self.scheduling = RecordedState(self.cluster, self._recorder)
         self.nodes = Informer(client, NODES)
         self.node_filter = NodeFilter(self.nodes, self.failed_decisions.note)
-        isolated = partial(self.guard.guarded, ServiceStep.FOLLOW)
-        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none, isolated)
+        isolate = partial(self.guard.guarded, ServiceStep.FOLLOW)
+        self.node_capacity = NodeCapacity(self.nodes, self._unfinished_pods, self._read_or_none, isolate)
         self.host_states = Informer(client, HOST_STATES, trim=HostStateObject.without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
@@ -290,8 +290,8 @@ class LiveCluster:
 
     def _follow_instruction(self, instruction: Instruction) -> None:  # noqa: C901 - a case for each
         match instruction:
-            case instructions.KeepNode(node, holder, uid, _, waited):
-                _log.info("node kept", pod=holder, uid=uid, node=node, waited=round(waited))
+            case instructions.KeepNode(node, holder, uid, _, wait):
+                _log.info("node kept", pod=holder, uid=uid, node=node, waited=round(wait))
             case instructions.GiveNodeBack(node, holder, uid, reason):
                 _log.info("node no longer kept", pod=holder, uid=uid, node=node, reason=reason)
             case instructions.ChangeHosts(hosts):
@@ -389,10 +389,10 @@ class LiveCluster:
         record = self.cluster.record(pod.spec.node_name)
         if (record is not None and uid in record.ledger.pods) or api_pod_stage(pod) is PodStage.ENDED:
             return plain_pod(pod, uid=uid)
-        bound, problem = bound_pod(pod, uid=uid)
+        decoded_pod, problem = bound_pod(pod, uid=uid)
         if problem:
             self._note_unreadable(pod, problem)
-        return bound.pod
+        return decoded_pod.pod
 
     def _kubelet_uid(self, pod: ApiPod) -> str:
         """Return the uid that the kubelet uses, the same for as long as the pod exists."""
@@ -422,8 +422,8 @@ class LiveCluster:
 
     def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """Return the nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
-        considered = self._node_names if nodes is None else frozenset(nodes)
-        return self.scheduling.assumptions.rank(pod, considered, limit=limit)
+        names = self._node_names if nodes is None else frozenset(nodes)
+        return self.scheduling.assumptions.rank(pod, names, limit=limit)
 
     def claim_fit(self, pod: Pod, node: str, *, idle: bool = False) -> ClaimFit:
         """Return whether *node* has devices for the claims of *pod*, perhaps when no other claim has any (*idle*)."""
@@ -526,7 +526,7 @@ class LiveCluster:
         self._touch(name)
 
     def _read_host(self, state: HostStateObject) -> None:
-        """Read a HostState; whatever is wrong with it, only the state of its own node becomes unknown."""
+        """Read a HostState; after any error, only the state of its own node becomes unknown."""
         name, label = state.metadata.name, f"{HOST_STATES.kind} {state.metadata.name}"
         with self.host_states.isolated(("", name)):
             try:
@@ -587,27 +587,27 @@ class LiveCluster:
             self._topology_changed(name)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
-        pod, deleted = change.object, change.type is EventType.DELETED
+        pod, is_deleted = change.object, change.type is EventType.DELETED
         if self._unreadable.pop(f"{PODS.kind} {pod.metadata.full_name}", None) and not pod.finished:
             with suppress(PodError):  # it is named again if it still cannot be read, and still exists
                 self.read(pod)
         self._uids.setdefault(pod.metadata.uid, "")
-        outdated = (change.old, pod) if deleted or pod.spec.node_name else (change.old,)
-        for version in filter(None, outdated):  # no scheduler asks about it any more
+        is_bound = bool(pod.spec.node_name)
+        for version in filter(None, (change.old, pod if is_deleted or is_bound else None)):  # no scheduler asks again
             self._decoded.pop((pod.metadata.uid, version.metadata.resource_version), None)
         key = group_of(pod)
-        if key or not pod.spec.node_name:
+        if key or not is_bound:
             self._names[pod.metadata.uid] = (pod.metadata.namespace, pod.metadata.name)
-        bound, leaves = bool(pod.spec.node_name), deleted or pod.finished or pod.metadata.deletion_timestamp is not None
+        leaves = is_deleted or pod.finished or pod.metadata.deletion_timestamp is not None
         run_all(
-            lambda: None if bound else self._follow_unbound(pod, gone=leaves),
-            lambda: self._bound_pod_changed(pod, deleted=deleted) if bound and not change.listed else None,
-            lambda: self._follow_bound(pod, change.old, deleted=deleted) if bound else None,
+            lambda: None if is_bound else self._follow_unbound(pod, gone=leaves),
+            lambda: self._bound_pod_changed(pod, deleted=is_deleted) if is_bound and not change.listed else None,
+            lambda: self._follow_bound(pod, change.old, deleted=is_deleted) if is_bound else None,
             lambda: self.schedule(events.GroupChanged(key)) if key else None,
         )
-        if deleted or (pod.spec.node_name and not key):
+        if is_deleted or (is_bound and not key):
             self._names.pop(pod.metadata.uid, None)
-        if deleted:
+        if is_deleted:
             self._uids.pop(pod.metadata.uid, None)
 
     def _follow_unbound(self, pod: ApiPod, *, gone: bool) -> None:
@@ -630,15 +630,15 @@ class LiveCluster:
 
     def _follow_bound(self, pod: ApiPod, old: ApiPod | None, *, deleted: bool) -> None:
         """Tell the scheduling state about a pod with a node."""
-        uid, node, ended = pod.metadata.uid, pod.spec.node_name, deleted or pod.finished
+        uid, node, has_ended = pod.metadata.uid, pod.spec.node_name, deleted or pod.finished
         bound_before = old if old is not None and old.spec.node_name else None
 
-        trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
+        trimmed_pod = self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod
         waits = uid in self.scheduling.waiting_for_claims
         steps: list[Callable[[], object]] = [lambda: self.cluster_facts.forget(uid)]
-        if self.node_capacity.pod_changed(node, bound_before, trimmed, ended=ended):
+        if self.node_capacity.pod_changed(node, bound_before, trimmed_pod, ended=has_ended):
             steps.append(lambda: self.schedule(events.HostsChanged((node,))))
-        if ended:
+        if has_ended:
             steps.append(lambda: self.schedule(events.PodGone(uid, node)))
         elif bound_before is None or waits:
             steps.append(lambda: self.schedule(events.PodBound(uid, node, self._read_or_none(pod) if waits else None)))
@@ -658,8 +658,8 @@ class LiveCluster:
             if force_deleted:
                 stage = pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
         else:
-            trimmed = self.find_pod(pod.metadata.namespace, pod.metadata.name)
-            bound_pods[uid] = (trimmed or pod, stage)
+            trimmed_pod = self.find_pod(pod.metadata.namespace, pod.metadata.name)
+            bound_pods[uid] = (trimmed_pod or pod, stage)
         if bound_before is not None and bound_before[1] is stage and uid not in self.assumed:
             return
         if was_rejected(pod):
@@ -668,8 +668,8 @@ class LiveCluster:
         decoded_pod = plain_pod(pod, uid=uid) if stage is PodStage.ENDED else self._read_bound(pod, uid)
         if host in self._fallback.nodes and (bound_before is None or stage is PodStage.ENDED):
             self._fallback.bound(host, decoded_pod, ended=stage is PodStage.ENDED)
-        observed = events.PodObserved(decoded_pod, host, stage)
-        self.schedule(events.PodPreempted(decoded_pod, host) if was_preempted(pod) else observed)
+        event = events.PodObserved(decoded_pod, host, stage)
+        self.schedule(events.PodPreempted(decoded_pod, host) if was_preempted(pod) else event)
 
     def _count_prediction(self, prediction: instructions.CountPrediction) -> None:
         uid, node, outcome, cause = prediction.uid, prediction.node, prediction.outcome, prediction.cause

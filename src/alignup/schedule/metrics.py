@@ -96,7 +96,7 @@ class ScheduleMetrics:
 class PredictionHistory:
     """Predictions of the last day by what the kubelets did, for the page; *now* is in seconds since 1970.
 
-    The time of day can jump, so an interval may come twice, or before those that were counted earlier.
+    The time of day can jump, so an interval may come twice, or before intervals that were counted earlier.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:

@@ -56,8 +56,8 @@ class MoveProposals:
         self._proposals = {uid: entry for uid, entry in self._proposals.items() if uid in uids}
         for facts in waiting_pods:
             pod = self._live.find_by_uid(facts.uid)
-            searched, _ = self._proposals.get(facts.uid, (float("-inf"), ""))
-            if pod is None or now - searched < SEARCH_AGAIN or len(self._proposals) >= MAX_PROPOSALS:
+            searched_at, _ = self._proposals.get(facts.uid, (float("-inf"), ""))
+            if pod is None or now - searched_at < SEARCH_AGAIN or len(self._proposals) >= MAX_PROPOSALS:
                 continue
             self._proposals[facts.uid] = (now, "")
             await self._search(pod, now)

@@ -51,13 +51,13 @@ class ShapeGain:
     def title(self) -> str:
         amounts = demand.fit_request(self.pod)
         devices = [f"{count} {clean(name)}" for name, count in sorted(amounts.scalars.items()) if count]
-        requested = ", ".join([*devices, f"{amounts.milli_cpu / 1000:g} {CPU}"])
+        request = ", ".join([*devices, f"{amounts.milli_cpu / 1000:g} {CPU}"])
         name = f"{self.pod.namespace}/{self.pod.name}"
-        fitting = f"{pluralize(self.result.fitting, 'pod')} like {clean(name)} ({requested}) fit now"
+        count_text = f"{pluralize(self.result.fitting, 'pod')} like {clean(name)} ({request}) fit now"
         if not self.result.gains:
-            return f"{fitting}, and no move was found that lets more fit"
-        moves, gained = self.result.gains[-1]
-        return f"{pluralize(moves, 'move')} let {gained} more fit: {fitting}"
+            return f"{count_text}, and no move was found that lets more fit"
+        moves, gain = self.result.gains[-1]
+        return f"{pluralize(moves, 'move')} let {gain} more fit: {count_text}"
 
     @property
     def steps(self) -> list[str]:
@@ -92,16 +92,16 @@ class MoveSearches:
     def _changed(self, _nodes: object) -> None:
         self._changes += 1
 
-    def renew_report(self, done: Callable[[], object]) -> None:
-        """Search in the background, unless the report is new, and call *done* then."""
+    def renew_report(self, on_end: Callable[[], object]) -> None:
+        """Search in the background, unless the report is new, and call *on_end* then."""
         running = self._task is not None and not self._task.done()
         new = self.report is not None and self._client.timing.clock() - self._searched_at < RENEW_SECONDS
         if not running and not new and self._searched != self._changes:
             self._searched = self._changes
             self._searched_at = self._client.timing.clock()
-            self._task = asyncio.create_task(self._renew(done))
+            self._task = asyncio.create_task(self._renew(on_end))
 
-    async def _renew(self, done: Callable[[], object]) -> None:
+    async def _renew(self, on_end: Callable[[], object]) -> None:
         try:
             view, facts = await self._copy()
             self.report = await asyncio.to_thread(_search_gains, view, facts, self._client.timing.time_of_day())
@@ -111,7 +111,7 @@ class MoveSearches:
             _log.error("search for moves failed", exc_info=error)
             problem = f"the search failed: {type(error).__name__}: {error}"
             self.report = MoveReport(problem=problem, at=self._client.timing.time_of_day())
-        done()
+        on_end()
 
     async def plan(self, pod: ApiPod, rules: EvictionRules) -> tuple[MovePlan, int] | None:
         """Return a plan for a pod with its gang, and how many pods that are; ``None``: it has none. ``ApiError``."""
@@ -133,10 +133,10 @@ class MoveSearches:
                 ledgers = record.states().ledgers if record else ()
                 if record and ledgers:
                     report = record.report
-                    copied = HostReport(
+                    report_copy = HostReport(
                         host=name, machine=report.machine, settings=report.settings, ledger=ledgers[0], sequence=1
                     )
-                    hosts.append((node, copied))
+                    hosts.append((node, report_copy))
                 if number % AT_ONCE == 0:
                     await asyncio.sleep(0)
             return await asyncio.to_thread(view_of_reports, hosts), facts
@@ -168,8 +168,8 @@ def _search_gains(view: ClusterView, facts: PlanFacts, now: float) -> MoveReport
         decoded_pod = known_pod(pod).pod
         stop = _start_budget(SEARCH_SECONDS / len(shapes))
         rules = MoveRules(pods=pods, budgets=facts.budgets, max_moves=MAX_MOVES, should_stop=stop)
-        (pending,) = pending_pods(view, [(decoded_pod, pod.spec)])
-        result = view.cluster.planner(rules, [decoded_pod]).defragment(pending)
+        (pending_pod,) = pending_pods(view, [(decoded_pod, pod.spec)])
+        result = view.cluster.planner(rules, [decoded_pod]).defragment(pending_pod)
         gains.append(ShapeGain(decoded_pod, not pod.spec.node_name, result))
     return MoveReport(tuple(gains), facts.notes, now)
 

@@ -41,8 +41,8 @@ class NodeCard:
         cpus = self.totals.get(CPU, ResourceBar(CPU))
         self.free = cpus.free + cpus.stranded
         self.stranded = sum(bar.stranded for bar in self.totals.values())
-        stranded = {name: bar.stranded for name, bar in self.totals.items() if bar.stranded}
-        self.stranded_devices = {name: count for name, count in stranded.items() if name not in {CPU, MEMORY}}
+        stranded_totals = {name: bar.stranded for name, bar in self.totals.items() if bar.stranded}
+        self.stranded_devices = {name: count for name, count in stranded_totals.items() if name not in {CPU, MEMORY}}
 
     def row(self, resources: dict[str, int], labels: dict[str, int]) -> list[Any]:
         """Return the card for the script; *resources* and *labels* number what is new, too.
@@ -177,10 +177,10 @@ def group_unknown(cards: Iterable[NodeCard], *, no_report: str) -> list[UnknownG
     for card in cards:
         if card.unknown:
             groups.setdefault(card.unknown, []).append(card.name)
-    missing = "No observer reports this node. Run alignup observe there: see that its DaemonSet has a ready pod on it."
+    advice = "No observer reports this node. Run alignup observe there: see that its DaemonSet has a ready pod on it."
     other = "See the log of alignup observe on this node; alignup doctor finds most causes."
     remedies = {
-        no_report: missing,
+        no_report: advice,
         DEFECT: "See the log of alignup schedule, and report what it says.",
     }
     return [

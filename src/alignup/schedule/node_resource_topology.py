@@ -1,8 +1,8 @@
 """NodeResourceTopology: nodes without HostState about which another exporter publishes less, and never too much.
 
 An object has totals of each NUMA node, no ids of CPUs and devices, and no options of the CPU and memory managers. So a
-pod is taken as admitted only if it certainly is: all managers are assumed to be static, and whatever is not known to be
-on another NUMA node is subtracted from every one of them.
+pod is taken as admitted only if it certainly is: all managers are assumed to be static, and a request is subtracted
+from every NUMA node where it may be.
 
 An object does not tell which pods it counts. Its fingerprint does, if there is one: when it is that of the pods bound
 to the node, everything is in it. Until then, or without a fingerprint until the second object after a pod runs, the pod
@@ -127,9 +127,9 @@ def _refusal(zones: TopologyZones, free: list[dict[str, int]], amounts: Requests
 
 def _admitted(zones: TopologyZones, free: list[dict[str, int]], pod: Pod) -> Verdict:
     """Return an admission with half of the usual points. The NUMA node is not known, so all of them count."""
-    requested = {name for container in pod.all_containers for name in container.resources.limits}
+    resource_names = {name for container in pod.all_containers for name in container.resources.limits}
     beside = sum(
-        min(free_amounts.get(name, 0) if name in requested else count, MAX_COUNTED)
+        min(free_amounts.get(name, 0) if name in resource_names else count, MAX_COUNTED)
         for total, free_amounts in zip(zones.allocatable, free, strict=True)
         for name, count in total.items()
         if is_extended(name)
@@ -201,8 +201,8 @@ class TopologyFallback:
         except QuantityError as error:
             _log.warning("unreadable NodeResourceTopology", node=name, problem=str(error))
             return
-        annotated = topology.metadata.annotations.get(_ANNOTATION, "")
-        node = self._nodes[name] = _Node(zones, zones.attributes.get(_FINGERPRINT, annotated))
+        annotation = topology.metadata.annotations.get(_ANNOTATION, "")
+        node = self._nodes[name] = _Node(zones, zones.attributes.get(_FINGERPRINT, annotation))
         alive = [(api, pod) for api, pod in pods if api_pod_stage(api) is not PodStage.ENDED]
         if node.fingerprint:
             if not self._counts(node, alive):
@@ -226,12 +226,12 @@ class TopologyFallback:
         else:
             node.charges[pod.uid] = _charge(node, pod, running=False)
 
-    def verdict(self, name: str, pod: Pod, assumed: Iterable[Pod]) -> Verdict | None:
-        """Return the verdict of a node that counts on *assumed* pods; ``None`` if nothing is known about it."""
+    def verdict(self, name: str, pod: Pod, assumed_pods: Iterable[Pod]) -> Verdict | None:
+        """Return the verdict of a node that counts on *assumed_pods*; ``None`` if nothing is known about it."""
         node = self._nodes.get(name)
         if node is None:
             return None
-        charges = {other.uid: _charge(node, other, running=False) for other in assumed} | node.charges
+        charges = {other.uid: _charge(node, other, running=False) for other in assumed_pods} | node.charges
         others = [pod_charge.requests for uid, pod_charge in charges.items() if uid != pod.uid]
         if None in others:
             return unknown(UNREADABLE_POD)

@@ -1,4 +1,4 @@
-"""The nodes that schedulers consider for a pod, and those they prefer, whatever the kubelets there would decide.
+"""The nodes that schedulers consider for a pod, and the nodes they prefer, without the decisions of kubelets.
 
 Covered exactly: unschedulable nodes, taints, node selectors, and required node affinity. What depends on other pods
 (inter-pod affinity, topology spread) or on volumes is not covered.
@@ -42,8 +42,8 @@ DAEMON_SET_TOLERATIONS = (
 def selection_key(spec: ApiPodSpec) -> Hashable:
     """Return a key that is equal for pods that may be scheduled to the same nodes."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
-    required = affinity.required if affinity else None
-    return spec.node_name, tuple(sorted(spec.node_selector.items())), required, spec.tolerations
+    required_terms = affinity.required if affinity else None
+    return spec.node_name, tuple(sorted(spec.node_selector.items())), required_terms, spec.tolerations
 
 
 def exclusions(node: ApiNode, spec: ApiPodSpec) -> tuple[str, ...]:
@@ -58,11 +58,11 @@ def exclusions(node: ApiNode, spec: ApiPodSpec) -> tuple[str, ...]:
         repeated = node.spec.unschedulable and taint.key == _UNSCHEDULABLE.key
         if taint.effect in _EFFECTS and not repeated and not is_tolerated(taint, spec.tolerations):
             reasons.append(f"taint {show_taint(taint)}")
-    missing = [f"{key}={value}" for key, value in spec.node_selector.items() if labels.get(key) != value]
-    if missing:
-        reasons.append(f"node selector {','.join(missing)}")
-    required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
-    if required is not None and not selects_node(required.node_selector_terms, name, labels):
+    missing_labels = [f"{key}={value}" for key, value in spec.node_selector.items() if labels.get(key) != value]
+    if missing_labels:
+        reasons.append(f"node selector {','.join(missing_labels)}")
+    required_terms = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
+    if required_terms is not None and not selects_node(required_terms.node_selector_terms, name, labels):
         reasons.append("node affinity")
     return tuple(reasons)
 

@@ -260,12 +260,11 @@ class ClusterPages:
         """Yield the tiles with a trend."""
         now, trends = time.monotonic(), self._trends
         totals = self._live.metrics.predictions.totals
-        predicted, right = sum(totals.values()), totals["as_predicted"]
-        reporting = sum(not card.unknown for card in cards)
-        unit, lost = f"of {len(cards):,}", len(cards) - reporting
-        yield Tile(
-            "Nodes that report", f"{reporting:,}", f"{lost} without a report" if lost else "", _tone(lost), unit=unit
-        )
+        prediction_count, right = sum(totals.values()), totals["as_predicted"]
+        present = sum(not card.unknown for card in cards)
+        unit, absent = f"of {len(cards):,}", len(cards) - present
+        note = f"{absent} without a report" if absent else ""
+        yield Tile("Nodes that report", f"{present:,}", note, _tone(absent), unit=unit)
         yield Tile("Pods", f"{sum(card.pods for card in cards):,}", "that hold resources")
         rates = trends.rates(PLACED, now)
         value = f"{sum(rates[-6:]) / max(len(rates[-6:]), 1):.1f}"
@@ -276,23 +275,23 @@ class ClusterPages:
         yield Tile("Rejected by kubelets", f"{rejected:,}", note, _tone(rejected), line, "pods")
         line = _line(trends.series(WAITING, now), "Waiting pods")
         yield Tile("Waiting pods", f"{waiting:,}", "not bound to a node", "wait" if waiting else "", line)
-        stranded, name = self._count_stranded(), "Stranded GPUs" if self._has_gpus else "Stranded devices"
+        stranded_count, name = self._count_stranded(), "Stranded GPUs" if self._has_gpus else "Stranded devices"
         line = _line(trends.series(STRANDED, now), name)
-        yield Tile(name, f"{stranded:,}", "free, without CPUs or memory", "wait" if stranded else "", line)
-        share = f"{100 * right / predicted:.1f} %" if predicted else "none"
+        yield Tile(name, f"{stranded_count:,}", "free, without CPUs or memory", "wait" if stranded_count else "", line)
+        share = f"{100 * right / prediction_count:.1f} %" if prediction_count else "none"
         line = _line(trends.series(RIGHT, now), "Share of right predictions")
-        note = f"{right} of {predicted} in the last day" if predicted else "no pod was predicted yet"
-        yield Tile("Predictions right", share, note, _tone(predicted - right) if predicted else "", line)
+        note = f"{right} of {prediction_count} in the last day" if prediction_count else "no pod was predicted yet"
+        yield Tile("Predictions right", share, note, _tone(prediction_count - right) if prediction_count else "", line)
 
     def _sample(self) -> None:
         metrics, totals = self._live.metrics, self._live.metrics.predictions.totals
-        predicted = sum(totals.values())
+        prediction_count = sum(totals.values())
         numbers = {
             PLACED: metrics.placed_pods,
             REJECTED: self._pods.count(PodState.REJECTED),
             WAITING: self._pods.count(PodState.WAITING),
             STRANDED: self._count_stranded(),
-            RIGHT: totals["as_predicted"] / predicted if predicted else 1.0,
+            RIGHT: totals["as_predicted"] / prediction_count if prediction_count else 1.0,
         }
         now = time.monotonic()
         self._trends.add(now, numbers)
@@ -330,10 +329,10 @@ class ClusterPages:
         namespace = request.query_params.get("namespace", "")[:63]
         namespaces: set[str] = set()
         summaries: list[PodSummary] = []
-        matching = 0
+        match_count = 0
         for state in PodState:
             names = [name for name in await self._named(state, text, namespaces) if namespace in ("", name[0])]
-            matching += len(names)
+            match_count += len(names)
             if state in NEEDS_ATTENTION:
                 pods = [pod for name in names if (pod := self._live.pods.objects.get(name)) is not None]
                 summaries += await asyncio.to_thread(group_pods, pods, self._pod_failed(), apart=bool(text))
@@ -350,7 +349,7 @@ class ClusterPages:
             namespaces=[("", "all"), *((name, name) for name in sorted(namespaces)[:MAX_NAMESPACES])],
             pods=summaries,
             counts=[(str(state), self._pods.count(state)) for state in PodState],
-            more=matching - sum(summary.count for summary in summaries),
+            more=match_count - sum(summary.count for summary in summaries),
         )
 
     async def _named(self, state: PodState, text: str, namespaces: set[str]) -> list[ObjectKey]:
@@ -487,16 +486,16 @@ class ClusterPages:
         if not loaded.workloads:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
         answers: list[AnsweredPod] = []
-        served = self._live.claims.objects.with_class_resources
+        with_class_resources = self._live.claims.objects.with_class_resources
         accepted_workloads = accept_for(self._live.cluster, loaded.workloads[:MAX_WORKLOADS])
-        workloads = [replace(workload, pod=served(workload.pod)) for workload in accepted_workloads]
+        workloads = [replace(workload, pod=with_class_resources(workload.pod)) for workload in accepted_workloads]
         for templates in split_by_object(workloads):
             new_answers = []
             for workload in templates:
                 name = f"{workload.kind} {workload.title}"
                 new_answers.append(await self._ask(name, workload.pod, scheduling_spec(workload), loaded.warnings))
-            considered = [answered_pod.answers.considered for answered_pod in new_answers]
-            gang = ask_about_gang(self._live.cluster, templates, considered, max_steps=MAX_GANG_STEPS)
+            considered_nodes = [answered_pod.answers.considered for answered_pod in new_answers]
+            gang = ask_about_gang(self._live.cluster, templates, considered_nodes, max_steps=MAX_GANG_STEPS)
             if gang is not None:
                 new_answers[0] = new_answers[0]._replace(
                     gang=gang, placed=await self._place_gang(gang.gang) or new_answers[0].placed
@@ -513,9 +512,9 @@ class ClusterPages:
         with self._live.guard.guarded(ServiceStep.ANSWER, f"remedies for {name}"):
             answers = await asyncio.to_thread(search_remedies, answers, seconds=SEARCH_SECONDS)
         best = choose_best(answers.groups)
-        placed = await self._place(best[0].node, [pod]) if best else None
+        placed_pods = await self._place(best[0].node, [pod]) if best else None
         present = None if api_pod is None else self._summarize(api_pod)
-        return AnsweredPod(name, answers, (*notes, *self._caveats()), best, placed, present=present)
+        return AnsweredPod(name, answers, (*notes, *self._caveats()), best, placed_pods, present=present)
 
     def _caveats(self) -> tuple[str, ...]:
         release = incomplete_release(self._live.cluster)
@@ -546,8 +545,8 @@ class ClusterPages:
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         view, answers = self._view(), []
-        asking = ask_nodes_again(view, api_pod, pod) if api_pod else iterate_answers(view, pod, spec)
-        for number, answer in enumerate(asking, start=1):
+        answer_stream = ask_nodes_again(view, api_pod, pod) if api_pod else iterate_answers(view, pod, spec)
+        for number, answer in enumerate(answer_stream, start=1):
             answers.append(answer)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -54,7 +54,7 @@ def _belongs(pod: ApiPod, workload: Workload) -> bool:
 
 
 def missing_pods(pods: Sequence[ApiPod], templates: Sequence[Workload]) -> int:
-    """Return how many pods of an object do not exist yet; those of a DaemonSet depend on the nodes."""
+    """Return how many pods of an object do not exist yet; the pods of a DaemonSet depend on the nodes."""
     if templates[0].kind == "DaemonSet":
         return 0 if pods else 1
     return max(sum(template.replicas for template in templates) - len(pods), 0)

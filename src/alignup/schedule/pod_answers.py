@@ -143,23 +143,23 @@ class PodAnswers:
     @property
     def verdict(self) -> str:
         """How many nodes would admit the pod now, in a sentence without its period."""
-        name, admitting = f"Pod {self.pod.namespace}/{self.pod.name}", self.count(NodeAnswerKind.ADMITS)
+        name, admitting_count = f"Pod {self.pod.namespace}/{self.pod.name}", self.count(NodeAnswerKind.ADMITS)
         total = sum(len(group.answers) for group in self.groups)
         if not total:
             return f"{name}: the cluster has no nodes"
-        if not admitting and self.count(NodeAnswerKind.UNKNOWN):
+        if not admitting_count and self.count(NodeAnswerKind.UNKNOWN):
             return f"{name} would be admitted by no node whose state is known"
-        return f"{name} would be admitted by {admitting or 'none'} of {pluralize(total, 'node')}"
+        return f"{name} would be admitted by {admitting_count or 'none'} of {pluralize(total, 'node')}"
 
 
 def group_by_answer(answers: Iterable[NodeAnswer]) -> list[AnswerGroup]:
     """Group nodes by kind, reason, NUMA nodes and claims: the largest group of each kind first, nodes by name."""
-    grouped: dict[Hashable, list[NodeAnswer]] = {}
+    answers_by_key: dict[Hashable, list[NodeAnswer]] = {}
     for answer in sorted(answers, key=lambda answer: answer.node):
         numa_nodes = answer.numa_nodes if answer.kind is NodeAnswerKind.ADMITS else ""
         claims = tuple((claim.aligned, claim.state.problem) for claim in answer.claims) if numa_nodes else ()
-        grouped.setdefault((answer.kind, answer.reason, numa_nodes, claims), []).append(answer)
-    groups = [AnswerGroup(tuple(alike)) for alike in grouped.values()]
+        answers_by_key.setdefault((answer.kind, answer.reason, numa_nodes, claims), []).append(answer)
+    groups = [AnswerGroup(tuple(alike)) for alike in answers_by_key.values()]
     return sorted(groups, key=lambda group: (_ORDER.index(group.first.kind), -len(group.answers), group.first.node))
 
 
@@ -207,12 +207,12 @@ def group_answers(view: ClusterView, pod: Pod, answers: Iterable[NodeAnswer]) ->
 
 def search_remedies(answers: PodAnswers, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> PodAnswers:
     """Search up to *seconds* in all for changes that would admit the pod on the first node of each rejecting group."""
-    rejecting = sum(group.host is not None for group in answers.groups)
+    rejecting_count = sum(group.host is not None for group in answers.groups)
     end, groups = clock() + seconds, list(answers.groups)
     for number, group in enumerate(groups):
         if group.host is not None:
-            deadline = clock() + max(end - clock(), 0.0) / rejecting
-            rejecting -= 1
+            deadline = clock() + max(end - clock(), 0.0) / rejecting_count
+            rejecting_count -= 1
             remedies = find_remedies(group.host, answers.pod, should_stop=partial(_is_past, clock, deadline))
             groups[number] = replace(group, remedies=remedies)
     return replace(answers, groups=tuple(groups))
@@ -252,8 +252,8 @@ def _ask_node(
     if record and record.holds(pod.uid):
         verdict = view.cluster.assume(pod, name)  # changes nothing: the pod is there
     exclusion_reasons = exclusions(node, spec)
-    if missing := missing_devices(record, node, pod):
-        exclusion_reasons = (*exclusion_reasons, sentences.no_plugin(missing))
+    if resources := missing_devices(record, node, pod):
+        exclusion_reasons = (*exclusion_reasons, sentences.no_plugin(resources))
     verdict, steering = steered_verdict(view, pod, name, verdict)
     claims: tuple[ExplainedClaim, ...] = ()
     if view.claims is not None and pod.uses_claims:
@@ -284,9 +284,9 @@ def missing_devices(record: HostRecord | None, node: ApiNode, pod: Pod) -> tuple
     """Return devices that no plugin provides; an administrator may have added the resource to the node's status."""
     if record is None:
         return ()
-    missing = record.model.at(record.ledger).missing_devices(pod)
+    resources = record.model.at(record.ledger).missing_devices(pod)
     allocatable = node.status.allocatable
-    return tuple(name for name in missing if Quantity.parse(str(allocatable.get(name, 0))).is_zero)
+    return tuple(name for name in resources if Quantity.parse(str(allocatable.get(name, 0))).is_zero)
 
 
 def _explain(view: ClusterView, pod: Pod, group: AnswerGroup) -> AnswerGroup:

@@ -155,16 +155,16 @@ class PodGroups:
         return tuple(self._members)
 
     def members(self, key: GroupKey, *more: ApiPod) -> GroupMembers:
-        """Return the pods of a group, and those of *more* that the watch has not shown yet."""
+        """Return the pods of a group, and the pods of *more* that the watch has not shown yet."""
         members = self._members.get(key, {})
         pods = {uid: pod for uid, (namespace, name) in members.items() if (pod := self._find(uid, namespace, name))}
         pods = {pod.metadata.uid: pod for pod in more if pod.metadata.uid not in pods} | pods
         counted_pods = [pod for pod in pods.values() if _counts(pod)]
         bound_pods = tuple([pod for pod in counted_pods if pod.spec.node_name])
         unbound = [pod for pod in counted_pods if not pod.spec.node_name]
-        waiting = tuple([pod for pod in unbound if not pod.spec.scheduling_gates])
-        gated = tuple([pod for pod in unbound if pod.spec.scheduling_gates])
-        return GroupMembers(waiting, gated, bound_pods, self._minimum(key, counted_pods))
+        waiting_pods = tuple([pod for pod in unbound if not pod.spec.scheduling_gates])
+        gated_pods = tuple([pod for pod in unbound if pod.spec.scheduling_gates])
+        return GroupMembers(waiting_pods, gated_pods, bound_pods, self._minimum(key, counted_pods))
 
     def _find(self, uid: str, namespace: str, name: str) -> ApiPod | None:
         pod = self._pods.get(name, namespace=namespace)

@@ -95,7 +95,7 @@ def group_pods(
     """Group pods by state, reason and owner, the newest group of each state first; *apart*: each for itself.
 
     A Deployment whose pods are rejected makes hundreds of failed pods a minute. The newest pod stands for its group.
-    Those whose summaries fail come first.
+    Groups whose summaries fail come first.
     """
     groups: dict[object, list[tuple[tuple[str, str], ApiPod]]] = {}
     summaries: list[tuple[int, tuple[str, str], PodSummary]] = []
@@ -103,12 +103,12 @@ def group_pods(
         try:
             owner = None if apart else find_owner(pod)
             creator = (owner.kind, owner.name, owner.uid) if owner else pod.metadata.uid
-            key, aged = (pod_state(pod), pod.status.reason, pod.metadata.namespace, creator), (_age(pod), pod)
-            groups.setdefault(key, []).append(aged)
+            key, aged_pod = (pod_state(pod), pod.status.reason, pod.metadata.namespace, creator), (_age(pod), pod)
+            groups.setdefault(key, []).append(aged_pod)
         except Exception as error:  # noqa: BLE001 - whatever one pod raises, the others are shown
             summaries.append((-1, ("", pod.metadata.name), failed(pod, error)))
     for group in groups.values():
-        age, newest = max(group, key=lambda aged: aged[0])
+        age, newest = max(group, key=lambda aged_pod: aged_pod[0])
         nodes = {pod.spec.node_name for _, pod in group}
         try:
             summary = summarize_pod(newest, len(group), len(nodes))
@@ -125,9 +125,9 @@ class PodStates:
     *changed* is called after every change of such a pod. Only names are stored here; the informer has the pods.
     """
 
-    def __init__(self, pods: Informer[ApiPod], changed: Callable[[], object]) -> None:
+    def __init__(self, pods: Informer[ApiPod], on_change: Callable[[], object]) -> None:
         self._pods = pods
-        self._changed = changed
+        self._changed = on_change
         self._states: dict[ObjectKey, PodState] = {}
         self._counts: Counter[PodState] = Counter()
         pods.subscribe(self._pod_changed)

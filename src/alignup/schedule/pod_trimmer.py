@@ -41,7 +41,7 @@ _Part = TypeVar("_Part")
 class PodTrimmer:
     """Trims bound pods to the parts that count: what they request, which nodes they may use, how they end, labels.
 
-    Pods of one workload are alike, so their equal parts are stored once, apart from those with times. Pods that are not
+    Pods of one workload are alike, so their equal parts are stored once, apart from parts with times. Pods that are not
     bound stay whole.
     """
 
@@ -98,5 +98,5 @@ class PodTrimmer:
     def _trim_condition(self, condition: Condition, *, with_time: bool) -> Condition:
         """Keep the time of a binding, which orders pods; the others are mostly needed by their names only."""
         time = condition.last_transition_time if with_time or condition.type == "PodScheduled" else None
-        trimmed = Condition(type=condition.type, status=condition.status, last_transition_time=time)
-        return trimmed if time else self._shared(trimmed)
+        trimmed_condition = Condition(type=condition.type, status=condition.status, last_transition_time=time)
+        return trimmed_condition if time else self._shared(trimmed_condition)

@@ -53,11 +53,11 @@ class DecisionRecorder:
         facts: ClusterFacts,
         *,
         max_unconfirmed: int | None = 1,
-        failed: Callable[[], object] = lambda: None,
+        on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self._directory = directory
         self._header = {"alignup": __version__, "maxUnconfirmed": max_unconfirmed}
-        self._failed = failed
+        self._failed = on_failure
         self._file: BinaryIO | None = None
         self._left = 0  #: bytes that the file may still get
         self._tries = 0  #: to begin the next file that failed
@@ -167,10 +167,10 @@ class DecisionRecorder:
         last, written_answer = self._answers.get(key, (self, None))
         if answer is last and isinstance(answer, _IMMUTABLE):
             return
-        copied = _copied(answer, question[0])
-        self._answers[key] = (answer, copied)
-        if last is self or not _same(written_answer, copied):
-            self._new.append((*question, copied, number) if number else (*question, copied))
+        answer_copy = _copied(answer, question[0])
+        self._answers[key] = (answer, answer_copy)
+        if last is self or not _same(written_answer, answer_copy):
+            self._new.append((*question, answer_copy, number) if number else (*question, answer_copy))
 
 
 class RecordedState(SchedulingState):
@@ -182,17 +182,17 @@ class RecordedState(SchedulingState):
 
     def handle(self, event: Event, *, now: float) -> list[Instruction]:
         self._recorder.begin(self)
-        done = super().handle(event, now=now)
-        self._recorder.write(now, event, done)
-        return done
+        instructions = super().handle(event, now=now)
+        self._recorder.write(now, event, instructions)
+        return instructions
 
 
 class _RecordedFacts:
     """Facts whose answers are noted."""
 
-    def __init__(self, facts: ClusterFacts, answered: Callable[[tuple[Any, ...], object], None]) -> None:
+    def __init__(self, facts: ClusterFacts, on_answer: Callable[[tuple[Any, ...], object], None]) -> None:
         self._facts = facts
-        self._answered = answered
+        self._answered = on_answer
         for name, method in vars(ClusterFacts).items():
             if callable(method) and not name.startswith("_"):
                 setattr(self, name, self._asking(name))

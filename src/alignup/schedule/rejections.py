@@ -1,4 +1,4 @@
-"""Rejections by kubelets: why a pod was rejected then, whatever its node would decide now.
+"""Rejections by kubelets: why a pod was rejected then, not what its node would decide now.
 
 The kubelet's reason is in the status of the pod. If the pod was predicted to be admitted, the cause of the difference
 follows from what was observed of the node at that time. It is written to an annotation of the pod, so that it is known

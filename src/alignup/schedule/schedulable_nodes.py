@@ -31,9 +31,9 @@ class NodeFilter:
     A node whose selection raises an error is not considered, and *failed* is called with its name.
     """
 
-    def __init__(self, nodes: Informer[ApiNode], failed: Callable[[str, Exception], object]) -> None:
+    def __init__(self, nodes: Informer[ApiNode], on_failure: Callable[[str, Exception], object]) -> None:
         self._nodes = nodes
-        self._failed = failed
+        self._failed = on_failure
         self._selections: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
 
     def allowed(self, spec: ApiPodSpec, key: Hashable = None) -> set[str]:
@@ -67,10 +67,10 @@ class NodeFilter:
 
     def update(self, change: Change[ApiNode]) -> None:
         """Note that a node was added, has changed or is gone."""
-        node, deleted = change.object, change.type is EventType.DELETED
+        node, is_deleted = change.object, change.type is EventType.DELETED
         for spec, allowed_names in self._selections.values():
             allowed_names.discard(node.metadata.name)
-            if not deleted and not self.excludes(node, spec):
+            if not is_deleted and not self.excludes(node, spec):
                 allowed_names.add(node.metadata.name)
 
 
@@ -86,12 +86,12 @@ class NodeCapacity:
         nodes: Informer[ApiNode],
         pods: Callable[[str], Mapping[str, ApiPod]],
         read: Callable[[ApiPod], Pod | None],
-        isolated: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        isolate: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._nodes = nodes
         self._pods = pods
         self._read = read
-        self._isolated = isolated
+        self._isolated = isolate
         self._used: dict[str, UsedResources] = {}
         #: node → what its bound pods use, other pods, and what they use together
         self._used_beside: dict[str, tuple[UsedResources, Sequence[Pod], UsedResources]] = {}
@@ -114,18 +114,18 @@ class NodeCapacity:
 
     def pod_changed(self, node: str, old: ApiPod | None, pod: ApiPod, *, ended: bool) -> bool:
         """Note that a pod is bound to *node*, has changed there or ended; return whether it was resized."""
-        uid, resized = pod.metadata.uid, False
+        uid, is_resized = pod.metadata.uid, False
         if ended:
             self._requests.pop(uid, None)
         elif old is not None:
             if uid not in self._requests or _resources(old) == _resources(pod):
                 return False
-            resized = self._requests.pop(uid) != self._request(uid, pod)
+            is_resized = self._requests.pop(uid) != self._request(uid, pod)
         self._used.pop(node, None)
-        return resized
+        return is_resized
 
     def insufficient(self, name: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> tuple[str, ...]:
-        """Return the resources of which a node, or an *empty* node like it, has too little for *pod* beside others."""
+        """Return the resources that a node, or an *empty* node like it, lacks for *pod* beside others."""
         node = self._nodes.get(name)
         if node is None:
             return (fit.PODS,)
@@ -133,23 +133,23 @@ class NodeCapacity:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
         capacity = self._allocatable[name]
         if empty:
-            used = UsedResources()
+            usage = UsedResources()
         elif name in self._used:
-            used = self._used[name]
+            usage = self._used[name]
         else:
-            used = UsedResources()
+            usage = UsedResources()
             for uid, bound_pod in self._pods(name).items():
                 with self._isolated(f"{bound_pod.metadata.full_name} on node {name}"):
-                    used = used.plus(self._request(uid, bound_pod))
-            self._used[name] = used
+                    usage = usage.plus(self._request(uid, bound_pod))
+            self._used[name] = usage
         if beside:
-            bound_use, others, together = self._used_beside.get(name, (None, (), used))
-            if bound_use is not used or others != beside:
-                together = _sum(used, (_used(other, capacity.scalars) for other in beside))
-                self._used_beside[name] = (used, beside, together)
-            used = together
+            bound_use, others, together = self._used_beside.get(name, (None, (), usage))
+            if bound_use is not usage or others != beside:
+                together = _sum(usage, (_used(other, capacity.scalars) for other in beside))
+                self._used_beside[name] = (usage, beside, together)
+            usage = together
         request = demand.fit_request(demand.without_claimed(pod, capacity.scalars))
-        shortages = fit.insufficient_resources(request, used=used, allocatable=capacity)
+        shortages = fit.insufficient_resources(request, usage=usage, allocatable=capacity)
         return tuple(shortage.resource for shortage in shortages)
 
     def _request(self, uid: str, pod: ApiPod) -> FitRequest:
@@ -171,21 +171,21 @@ class NodeCapacity:
 def _resources(pod: ApiPod) -> tuple[object, ...]:
     """Return the parts of a pod that a resize changes."""
     spec, status = pod.spec, pod.status
-    reported = [
+    reported_pods = [
         (container.name, container.allocated_resources, container.resources)
         for container in (*status.init_container_statuses, *status.container_statuses)
     ]
-    return spec.init_containers, spec.containers, spec.resources, reported
+    return spec.init_containers, spec.containers, spec.resources, reported_pods
 
 
 def _used(pod: Pod, capacity: Mapping[str, int]) -> FitRequest:
     return demand.fit_used(demand.without_claimed(pod, capacity))
 
 
-def _sum(used: UsedResources, requests: Iterable[FitRequest]) -> UsedResources:
+def _sum(usage: UsedResources, requests: Iterable[FitRequest]) -> UsedResources:
     for request in requests:
-        used = used.plus(request)
-    return used
+        usage = usage.plus(request)
+    return usage
 
 
 def read_allocatable(amounts: Mapping[str, Amount]) -> NodeAllocatable:

@@ -1,8 +1,8 @@
 """Results of selectors: each is computed once for equal devices, in slices, and within budgets.
 
-An API server accepts selectors that take milliseconds for one device, and a claim can have dozens of them. Nobody waits
-for those of others: a slice ends early, the rest is computed in the background, and a claim or namespace that has used
-up its time counts as unknown. All budgets fill up again.
+An API server accepts selectors that take milliseconds for one device, and a claim can have dozens of them. No namespace
+waits for the selectors of others: a slice ends early, the rest is computed in the background, and a claim or namespace
+that has used up its time counts as unknown. All budgets fill up again.
 
 Searching devices for claims is limited, too. Claims for which a search tries many combinations, on each of thousands of
 nodes, would keep all others waiting for minutes. Most claims need less than ``FREE_SECONDS`` on a node, which does not
@@ -123,8 +123,8 @@ class SelectorResults:
         """Compute one slice of what is pending; return whether all is done."""
         end = self.clock() + SLICE_SECONDS
         while self._pending:
-            key, (devices, done) = next(iter(self._pending.items()))
-            for index in range(done, len(devices)):
+            key, (devices, done_count) = next(iter(self._pending.items()))
+            for index in range(done_count, len(devices)):
                 try:
                     all(self._result(key[0], selector, devices[index]) for selector in key[1])
                 except SelectorBudgetError:

@@ -50,7 +50,7 @@ class PodSteeringMetrics:
 
 
 class SteeringWriter:
-    """The instructions of one cluster service, those to one observer in their order.
+    """The instructions of one cluster service. Each observer gets its instructions in order.
 
     Observers create the objects of their nodes; the service has no right to that.
     Observers wait *hold* seconds for a pod. What depends on their speed may take longer in proportion to that.
@@ -75,8 +75,8 @@ class SteeringWriter:
             case Report("steering", uid, pod, details):
                 self.metrics.pods.labels(details["outcome"]).inc()
                 self.metrics.seconds.observe(details["seconds"])
-                rounded = {"outcome": str(details["outcome"]), "seconds": round(details["seconds"], 4)}
-                _log.info("steering", pod=pod, uid=uid, **(details | rounded))
+                event_details = {"outcome": str(details["outcome"]), "seconds": round(details["seconds"], 4)}
+                _log.info("steering", pod=pod, uid=uid, **(details | event_details))
             case Report("steering deviation" as event, uid, pod, details):
                 self.metrics.deviations.labels(details["cause"]).inc()
                 _log.warning(event, pod=pod, uid=uid, **(details | {"cause": str(details["cause"])}))
@@ -100,8 +100,8 @@ class SteeringWriter:
         node, pod, spec = instruction.node, instruction.pod, SteeringSpec()
         uid = pod.uid if pod else ""
         if pod is not None:
-            steered = SteeredPod(namespace=pod.namespace, name=pod.name, uid=uid)
-            spec = SteeringSpec(pod=steered, numa_nodes=bits.show(instruction.nodes), containers=instruction.containers)
+            ref = SteeredPod(namespace=pod.namespace, name=pod.name, uid=uid)
+            spec = SteeringSpec(pod=ref, numa_nodes=bits.show(instruction.nodes), containers=instruction.containers)
         try:
             steering = await self._apply(node, spec)
         except (UnreachableError, ServerFailureError, TimeoutError) as error:  # it may have been written
@@ -119,9 +119,9 @@ class SteeringWriter:
             _log.warning("cannot clear an instruction", node=node, problem=problem)
 
     async def _apply(self, node: str, spec: SteeringSpec) -> SteeringInstruction:
-        followed = self._live.steering_instructions.get(node)
+        instruction = self._live.steering_instructions.get(node)
         empty = SteeringSpec()
-        specs = (empty, spec) if spec.pod and followed is not None and followed.spec == spec else (spec,)
+        specs = (empty, spec) if spec.pod and instruction is not None and instruction.spec == spec else (spec,)
         for spec_version in specs:  # the same again would be no new instruction
             patch = [{"op": "add", "path": "/spec", "value": to_builtins(spec_version)}]
             async with asyncio.timeout(self.write_seconds):

@@ -1,4 +1,4 @@
-"""The guard around the steps of the service: whatever one pod, gang or workload raises, all others go on.
+"""The guard around the steps of the service: after an error about one pod, gang or workload, all others go on.
 
 A defect, or an object that nobody has thought of, must not stop the service for all. The exception is logged with the
 name of its cause and counted, the step is undone as far as the caller can, and it is tried again with back-off.
@@ -71,7 +71,7 @@ class StepGuard:
         undo: Callable[[StepFailure], object] = _undo_nothing,
         passing: tuple[type[Exception], ...] = (),
     ) -> "GuardedStep":
-        """Go on after the block, whatever it raises but *passing*; then *undo* is called."""
+        """Go on after any error in the block but *passing*; then *undo* is called."""
         return GuardedStep(self, step, name, undo, passing)
 
     def answering(self, name: str) -> "GuardedStep":
@@ -84,7 +84,7 @@ class StepGuard:
         return failures is None or self._timing.clock() >= failures[1]
 
     async def keep_running(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a task until it ends or is cancelled; start it again after whatever it raises."""
+        """Run a task until it ends or is cancelled; start it again after any error."""
         while True:
             failures: list[StepFailure] = []
             with self.guarded(ServiceStep.TASK, name, undo=failures.append):

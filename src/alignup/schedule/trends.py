@@ -81,7 +81,7 @@ class PodCountHistory:
             self._highest = {}
             self._last = {}
             for number, values in highest.items():  # in order
-                joined = self._highest.get(number // 2, {})
-                self._highest[number // 2] = {name: max(value, joined.get(name, 0.0)) for name, value in values.items()}
+                column = self._highest.get(number // 2, {})
+                self._highest[number // 2] = {name: max(value, column.get(name, 0.0)) for name, value in values.items()}
                 self._last[number // 2] = last[number]
         return interval

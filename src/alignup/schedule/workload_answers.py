@@ -43,13 +43,13 @@ class WorkloadAnswer:
     @property
     def sentence(self) -> str:
         replicas = sum(part.replicas for part in self.parts)
-        fitting = sum(part.fitting for part in self.parts)
+        fitting_count = sum(part.fitting for part in self.parts)
         several = [f"{part.label}: {part.fitting} of {part.replicas}" for part in self.parts if part.label]
         parts = f" ({', '.join(several)})" if len(several) > 1 else ""
         if self.fits:
             text = f"{self.name}: all {replicas} pods{parts} fit together: {self._show_nodes()}"
         else:
-            text = f"{self.name}: {fitting} of {replicas} pods fit together{parts}; {self.shortage}"
+            text = f"{self.name}: {fitting_count} of {replicas} pods fit together{parts}; {self.shortage}"
         text += "; whether there are devices for the claims of all of them is not computed" if self.claims else ""
         return text if self.gang.proved else f"{text}; no more were found within {self.gang.steps} steps"
 
@@ -91,19 +91,19 @@ def split_by_object(workloads: Sequence[Workload]) -> list[list[Workload]]:
 def ask_about_gang(
     cluster: Cluster,
     templates: Sequence[Workload],
-    considered: Sequence[Collection[str]],
+    considered_nodes: Sequence[Collection[str]],
     *,
     max_steps: int = MAX_STEPS,
 ) -> WorkloadAnswer | None:
     """Ask where all replicas of an object go together; ``None`` if it has one, or one on each node.
 
-    *considered* are the nodes that schedulers consider for the replicas of each of its *templates*.
+    *considered_nodes* are the nodes that schedulers consider for the replicas of each of its *templates*.
     """
     first = templates[0]
     if sum(template.replicas for template in templates) < 2 or first.kind == "DaemonSet":
         return None
     members = [list(template.pods()) for template in templates]
-    eligible = {pod.uid: nodes for pods, nodes in zip(members, considered, strict=True) for pod in pods}
+    eligible = {pod.uid: nodes for pods, nodes in zip(members, considered_nodes, strict=True) for pod in pods}
     gang = cluster.feasible_gang(
         [pod for pods in members for pod in pods], eligible=lambda pod: eligible[pod.uid], max_steps=max_steps
     )

@@ -86,7 +86,7 @@ def format_seconds(time: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in the largest unit of which there are at least two."""
+    """Return a duration in the largest unit that gives at least two."""
     for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"
@@ -120,14 +120,14 @@ def from_events(events: Iterable[WorkloadEvent]) -> tuple[PodSubmission, ...]:
     """Return the arriving pods; each runs as long as it is present in *events*. ``TraceError`` as in ``ordered``."""
     present: dict[str, PodArrival] = {}
     durations: dict[int, float] = {}
-    arriving: list[PodArrival] = []
+    arrivals: list[PodArrival] = []
     for event in ordered(events):
         if isinstance(event, PodArrival):
             present[event.pod.uid] = event
-            arriving.append(event)
+            arrivals.append(event)
         elif event.uid in present:
             arrival = present.pop(event.uid)
             durations[id(arrival)] = event.time - arrival.time
     return tuple(
-        [PodSubmission(arrival.time, arrival.pod, durations.get(id(arrival)), arrival.selector) for arrival in arriving]
+        [PodSubmission(arrival.time, arrival.pod, durations.get(id(arrival)), arrival.selector) for arrival in arrivals]
     )

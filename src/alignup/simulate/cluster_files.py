@@ -130,13 +130,13 @@ def read_sweep(path: Path) -> tuple[SweepDocument, ObjectReader]:
     if bool(workload.profile) is bool(workload.trace):
         top.error("workload", "give either generate or trace")
     configurations = tuple(entry.replace(config=_beside(entry.config, base)) for entry in sweep.configurations)
-    resolved = sweep.replace(
+    resolved_sweep = sweep.replace(
         machines=_with_paths(sweep.machines, base),
         configurations=configurations or (ConfigurationDocument(name="default"),),
         strategies=tuple(dict.fromkeys(sweep.strategies)) or tuple(STRATEGIES),
         workload=workload.replace(trace=_beside(workload.trace, base)),
     )
-    return resolved, top
+    return resolved_sweep, top
 
 
 def _beside(name: str, base: Path) -> str:

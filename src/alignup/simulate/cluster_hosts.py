@@ -81,17 +81,17 @@ class EqualPods:
     hosts: Mapping[str, int]  #: that it may run on → their places in the list of all hosts
     scalars: tuple[tuple[str, int], ...]  #: of the request, without zeros
 
-    def fits(self, host: SimulatedHost, used: UsedResources | None = None) -> bool:
-        """Return whether *host* as a whole has room beside *used* (default: its pods), whatever its NUMA nodes have."""
-        used = host.kubelet.ledger.used if used is None else used
+    def fits(self, host: SimulatedHost, usage: UsedResources | None = None) -> bool:
+        """Return whether *host* as a whole has room beside *usage* (default: of its pods). NUMA nodes do not count."""
+        usage = host.kubelet.ledger.used if usage is None else usage
         capacity, request = host.allocatable, self.request
         if (
-            used.pods >= capacity.pods
-            or used.milli_cpu + request.milli_cpu > capacity.milli_cpu
-            or used.memory + request.memory > capacity.memory
+            usage.pods >= capacity.pods
+            or usage.milli_cpu + request.milli_cpu > capacity.milli_cpu
+            or usage.memory + request.memory > capacity.memory
         ):
             return False
-        scalars = used.scalars
+        scalars = usage.scalars
         return not any(scalars.get(name, 0) + size > capacity.scalars[name] for name, size in self.scalars)
 
 

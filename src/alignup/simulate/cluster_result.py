@@ -190,17 +190,17 @@ class PodRun(NamedTuple):
 def pod_rows(runs: Iterable[PodRun]) -> Iterator[dict[str, str]]:
     """Yield one row per pod, with a text for each of ``POD_COLUMNS``."""
     for run in runs:
-        submission, started = run.submission, bool(run.host)
+        submission, has_started = run.submission, bool(run.host)
         yield {
             "created": _seconds(submission.time),
             "namespace": submission.pod.namespace,
             "name": submission.pod.name,
             "priority": str(submission.priority),
             "gang": submission.gang,
-            "outcome": "started" if started else "failed" if run.failed else "pending",
+            "outcome": "started" if has_started else "failed" if run.failed else "pending",
             "node": run.host,
-            "started": _seconds(run.started) if started else "",
-            "waited": _seconds(run.started - submission.time) if started else "",
+            "started": _seconds(run.started) if has_started else "",
+            "waited": _seconds(run.started - submission.time) if has_started else "",
             "rejections": str(run.rejections),
         }
 

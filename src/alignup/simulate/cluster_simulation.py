@@ -149,23 +149,23 @@ class ClusterSimulation:
         for unit in self._units():
             self._push(unit.time, _STARTS, unit)
         peak_time = peak_demand(self._submissions)
-        released: list[SimulatedHost] = []
+        released_hosts: list[SimulatedHost] = []
         events = self._events
         while events:
-            time, kind, uid, _, arriving = heapq.heappop(events)
+            time, kind, uid, _, arrival = heapq.heappop(events)
             if self._peak is None and time > peak_time:
                 self._peak = self._state(peak_time)
             self._time = time
             self._meter.advance(time)
             if kind == _ENDS:
-                released.append(self._end(uid))
+                released_hosts.append(self._end(uid))
                 if events and events[0][0] == time and events[0][1] == _ENDS:
                     continue
-            elif arriving is not None:
-                self._arrive(arriving)
-            if released:
-                self._start_waiting({host.name: host for host in released})
-                released.clear()
+            elif arrival is not None:
+                self._arrive(arrival)
+            if released_hosts:
+                self._start_waiting({host.name: host for host in released_hosts})
+                released_hosts.clear()
             reporter.report(self._done)
         self._meter.close(max(self._time, self._last_arrival))
         if self._peak is None:
@@ -173,8 +173,8 @@ class ClusterSimulation:
         return self._result(self._peak)
 
     def _state(self, time: float) -> PeakState:
-        waiting = tuple([unit.pods for unit in self._queue])
-        return PeakState(time, self.hosts, [host.kubelet.ledger for host in self.hosts], waiting)
+        waiting_units = tuple([unit.pods for unit in self._queue])
+        return PeakState(time, self.hosts, [host.kubelet.ledger for host in self.hosts], waiting_units)
 
     def _units(self) -> Iterable[PodUnit]:
         """Yield single pods and gangs; a gang is complete when its last pod is created."""
@@ -199,17 +199,17 @@ class ClusterSimulation:
         if not unit.attempt:
             self._meter.waiting += len(unit.pods)
         # Where earlier pods of the same kind wait, this one waits, too.
-        waiting = self._queue.of_kind(unit.classes)
-        if (waiting and waiting[0].rank <= unit.rank) or not self._try(unit):
+        waiting_units = self._queue.of_kind(unit.classes)
+        if (waiting_units and waiting_units[0].rank <= unit.rank) or not self._try(unit):
             self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
 
-    def _start_waiting(self, released: Mapping[str, SimulatedHost]) -> None:
+    def _start_waiting(self, released_hosts: Mapping[str, SimulatedHost]) -> None:
         """Start waiting pods that fit after pods on these hosts have ended."""
         for classes, unit in self._queue.heads():
             may_fit = any(
                 name in pod_class.hosts and pod_class.fits(host)
                 for pod_class in dict.fromkeys(classes)
-                for name, host in released.items()
+                for name, host in released_hosts.items()
             )
             if may_fit and self._try(unit):
                 self._queue.remove(unit.uid)
@@ -284,10 +284,10 @@ class ClusterSimulation:
 
     def _claiming(self, submission: PodSubmission) -> PodSubmission:
         """Return *submission* with the extended resources that only claims serve."""
-        offering = next((group.claims for group in self.groups if group.claims is not None), None)
-        if offering is None:
+        group_claims = next((group.claims for group in self.groups if group.claims is not None), None)
+        if group_claims is None:
             return submission
-        pod = offering.objects.with_class_resources(submission.pod)
+        pod = group_claims.objects.with_class_resources(submission.pod)
         return replace(submission, pod=replace(pod, claimed_requests=demand.claimed_requests(pod, {})))
 
     def _bind(self, unit: PodUnit, placements: Sequence[tuple[PodSubmission, _Placement]]) -> None:
@@ -339,7 +339,7 @@ class ClusterSimulation:
         return decision
 
     def _retry(self, unit: PodUnit, rejected_uids: Collection[str]) -> None:
-        """Create a unit again, of which kubelets have rejected the pods *rejected_uids*."""
+        """Create a unit again whose pods *rejected_uids* kubelets have rejected."""
         failed = unit.attempt >= self._retries
         for submission in unit.pods:
             uid = submission.pod.uid

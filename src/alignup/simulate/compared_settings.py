@@ -135,7 +135,7 @@ def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -
     variants = [Variant({}, base)]
     # In the order of the table: whether a setting has an effect depends on earlier ones.
     for name in (name for name in DIMENSIONS if name in values_by_name):
-        variants = [varied for variant in variants for varied in _vary(variant, name, values_by_name[name], view)]
+        variants = [choice for variant in variants for choice in _vary(variant, name, values_by_name[name], view)]
     for index, variant in enumerate(variants):
         if not variant.error:
             try:
@@ -202,14 +202,14 @@ def _cpu_option_sets(settings: Settings) -> Iterator[str]:
     if settings.cpus.policy == CpuPolicy.NONE:
         yield NO_OPTIONS
         return
-    disabled = []
+    disabled_options = []
     for name in OPTION_STAGES:
         try:
             CpuOptions.parse({name: "true"}, gates=settings.gates)
         except SettingsError:
-            disabled.append(name)
-    yield from _option_sets([name for name in OPTION_STAGES if name not in disabled])
-    yield from disabled
+            disabled_options.append(name)
+    yield from _option_sets([name for name in OPTION_STAGES if name not in disabled_options])
+    yield from disabled_options
 
 
 def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Settings:
@@ -237,8 +237,8 @@ def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Set
         case _ if MemoryPolicy(value) is MemoryPolicy.NONE:
             return replace(settings, memory_policy=value, reserved_memory=())
         case _:  # reserve memory as the settings do, or else spread the reservation over the nodes
-            reserved = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
-            return replace(settings, memory_policy=value, reserved_memory=reserved)
+            reserved_memory = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
+            return replace(settings, memory_policy=value, reserved_memory=reserved_memory)
 
 
 def compare(  # noqa: PLR0913 - six have defaults
@@ -267,20 +267,20 @@ def compare(  # noqa: PLR0913 - six have defaults
     ]
     reporter = ProgressReporter(progress, len(jobs), now=now)
     scores: dict[int, Score | str] = {}
-    with engine or SerialEngine() as running:
-        for number, score in running.results(score_variant, jobs):
+    with engine or SerialEngine() as running_engine:
+        for number, score in running_engine.results(score_variant, jobs):
             scores[number] = score
             reporter.report(len(scores))
     invalid: list[Variant] = []
-    scored: list[tuple[Variant, Score]] = []
+    pairs: list[tuple[Variant, Score]] = []
     for number, variant in enumerate(variants):
         score = scores.get(number, variant.error)
         if isinstance(score, str):
             invalid.append(replace(variant, error=score))
         else:
-            scored.append((variant, score))
-    keys = sorted(score.sort_key for _, score in scored)
-    ranked_variants = [RankedVariant(keys.index(score.sort_key) + 1, variant, score) for variant, score in scored]
+            pairs.append((variant, score))
+    keys = sorted(score.sort_key for _, score in pairs)
+    ranked_variants = [RankedVariant(keys.index(score.sort_key) + 1, variant, score) for variant, score in pairs]
     return Comparison(tuple(sorted(ranked_variants, key=attrgetter("rank"))), tuple(invalid))
 
 

@@ -1,8 +1,8 @@
 """The placements of containers: where the resources of admitted containers really are.
 
-A container is on one NUMA node if its exclusive CPUs, memory and devices are all there, whatever affinity its providers
-followed. Resources without a node (shared CPUs, unmanaged memory, devices without topology) do not matter; a device on
-two nodes is on either. The same holds for a whole pod.
+A container is on one NUMA node if its exclusive CPUs, memory and devices are all there. The affinity that its providers
+followed does not matter. Resources without a node (shared CPUs, unmanaged memory, devices without topology) do not
+matter; a device on two nodes is on either. The same holds for a whole pod.
 """
 
 from collections.abc import Iterable, Mapping

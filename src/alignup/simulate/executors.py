@@ -91,13 +91,13 @@ def _interrupts_deferred() -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    received: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    received_signals: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: received_signals.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if received:
+        if received_signals:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -141,26 +141,26 @@ class ProcessEngine(Engine):
             self._pool.__exit__(*error)
 
     def results(self, job: Callable[[Parcel], Value], parcels: Sequence[Parcel]) -> Iterator[Value]:
-        remaining = dict(enumerate(parcels))
+        waiting_parcels = dict(enumerate(parcels))
         losses = 0
-        while remaining:
-            count = len(remaining)
+        while waiting_parcels:
+            count = len(waiting_parcels)
             ended_futures: SimpleQueue[Future[Value]] = SimpleQueue()
             try:
                 self._pool = pool = self._pool or ProcessPool(self._count)
                 # A call that is interrupted while it takes a lock never releases it, and the pool, which needs it, too,
                 # never ends. That is why the waiting functions of the standard library are not used here.
                 with _interrupts_deferred():
-                    numbers = {pool.submit(job, parcel): number for number, parcel in remaining.items()}
+                    numbers = {pool.submit(job, parcel): number for number, parcel in waiting_parcels.items()}
                     for future in numbers:
                         future.add_done_callback(ended_futures.put)
                 for _ in range(count):
-                    done = ended_futures.get()
-                    value = done.result()
-                    del remaining[numbers[done]]
+                    ended_future = ended_futures.get()
+                    value = ended_future.result()
+                    del waiting_parcels[numbers[ended_future]]
                     yield value
             except BrokenProcessPool:
-                losses = losses + 1 if len(remaining) == count else 0
+                losses = losses + 1 if len(waiting_parcels) == count else 0
                 if losses >= MAX_LOSSES:
                     raise EngineError(_KILLED) from None
                 self._pool = None

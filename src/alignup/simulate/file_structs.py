@@ -59,9 +59,9 @@ def field_names(type_: type[FileStruct]) -> tuple[str, ...]:
 def check_header(header: ObjectReader, type_: type[FileStruct]) -> None:
     """Check the type of a document and the names of its fields."""
     for field in _fields(type_):
-        expected, value = _extra(field.type).get("const"), header.fields.get(field.encode_name)
-        if expected is not None and value != expected:
-            header.error(field.encode_name, f"must be {expected}, not {show_value(value)}")
+        expected_value, value = _extra(field.type).get("const"), header.fields.get(field.encode_name)
+        if expected_value is not None and value != expected_value:
+            header.error(field.encode_name, f"must be {expected_value}, not {show_value(value)}")
     reject_unknown(header, field_names(type_))
 
 

@@ -13,7 +13,7 @@ MAX_TRIES = 200_000  #: sets of pods; a limit in seconds would make results diff
 
 def count_gained_pods(peak: PeakState, shape: Pod, submissions: Iterable[PodSubmission]) -> dict[str, int]:
     """Return how many pods like *shape* fit after 0, 1, 5 … moves; every pod without claims may move."""
-    running = {run.pod.uid: run for run in peak.running(submissions)}
+    running_runs = {run.pod.uid: run for run in peak.running(submissions)}
     tries = 0
 
     def should_stop() -> bool:
@@ -21,6 +21,6 @@ def count_gained_pods(peak: PeakState, shape: Pod, submissions: Iterable[PodSubm
         tries += 1
         return tries > MAX_TRIES
 
-    rules = MoveRules(pods=running, max_moves=max(MOVES), should_stop=should_stop)
+    rules = MoveRules(pods=running_runs, max_moves=max(MOVES), should_stop=should_stop)
     result = peak.cluster().planner(rules, [shape]).defragment(PendingPod(shape))
     return {"0": result.fitting, **{str(moves): result.fitting + result.gained(moves) for moves in MOVES}}

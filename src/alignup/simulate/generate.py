@@ -247,20 +247,20 @@ def _exponential(random: Random, mean: float) -> float:
 
 def _busy_seconds(lifetimes: Sequence[tuple[Pod, float]], capacity: MachineCapacity) -> float:
     """Return how long the pods together would occupy all of the scarcest resource."""
-    requested: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for pod, lifetime in lifetimes:
         request = demand.fit_request(pod)
         for name, amount in {CPU: request.milli_cpu, MEMORY: request.memory, **request.scalars}.items():
-            requested[name] = requested.get(name, 0.0) + amount * lifetime
+            seconds[name] = seconds.get(name, 0.0) + amount * lifetime
     available = {CPU: 1000 * capacity.cpus, MEMORY: capacity.memory, **capacity.huge}
     available |= {capacity.accelerator or "": capacity.accelerators, capacity.network or "": capacity.networks}
-    return max((work / available[name] for name, work in requested.items() if available.get(name)), default=0.0)
+    return max((work / available[name] for name, work in seconds.items() if available.get(name)), default=0.0)
 
 
 def _most_common(resources: Mapping[str, int], words: Sequence[str]) -> str | None:
     """Return the resource with the most devices whose name, without the domain, contains one of *words*."""
-    matching = [name for name in resources if any(word in name.rpartition("/")[2].lower() for word in words)]
-    return max(matching, key=lambda name: resources[name], default=None)
+    matches = [name for name in resources if any(word in name.rpartition("/")[2].lower() for word in words)]
+    return max(matches, key=lambda name: resources[name], default=None)
 
 
 def _choose(random: Random, items: Sequence[_T]) -> _T:
@@ -293,17 +293,17 @@ def _named(submissions: Sequence[PodSubmission], prefix: str) -> Iterator[PodSub
 def _with_gangs(submissions: Iterator[PodSubmission], random: Random, *, all_gangs: bool) -> Iterator[PodSubmission]:
     """Put trainers into gangs of equal pods; with *all_gangs*, all of them, after a launcher."""
     leader: PodSubmission | None = None
-    missing = number = 0
+    missing_count = number = 0
     for submission in submissions:
         pod = submission.pod
         is_trainer = pod.labels.get("app") == GANG_KIND
-        starts = is_trainer and not missing and (all_gangs or random.random() < GANG_SHARE)
+        starts = is_trainer and not missing_count and (all_gangs or random.random() < GANG_SHARE)
         if starts:
-            leader, missing, number = submission, _choose(random, GANG_SIZES) + all_gangs, number + 1
-        if not is_trainer or not missing or leader is None:
+            leader, missing_count, number = submission, _choose(random, GANG_SIZES) + all_gangs, number + 1
+        if not is_trainer or not missing_count or leader is None:
             yield submission
             continue
-        missing -= 1
+        missing_count -= 1
         prefix = leader.pod.name.removesuffix(leader.pod.name.rpartition("-")[2])
         shape = _launcher() if starts and all_gangs else leader.pod
         labels = {**shape.labels, GANG_LABEL: f"{prefix}gang-{number}"}

@@ -167,7 +167,7 @@ def render_cluster(report: FleetReport, *, title: str) -> str:
     first, times = results[0], _times(results)
     charts = partial(_over_time, results) if len(times) > 1 else None
     reasons = rejection_reasons(results)
-    stranded = [CPU, MEMORY, *dict.fromkeys(name for result in results for name in result.stranded.devices)]
+    resources = [CPU, MEMORY, *dict.fromkeys(name for result in results for name in result.stranded.devices)]
     return _render(
         "cluster.html",
         title=title,
@@ -188,7 +188,7 @@ def render_cluster(report: FleetReport, *, title: str) -> str:
         rejections=[charts("Rejections until then", lambda _, point: point.rejections)] if charts and reasons else [],
         reasons=reasons,
         aligned=numa_node_counts(results),
-        stranded={resource: [result.stranded.amounts(resource) for result in results] for resource in stranded},
+        stranded={resource: [result.stranded.amounts(resource) for result in results] for resource in resources},
     )
 
 

@@ -150,7 +150,7 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
     totals: Counter[str] = Counter()
     limits = {name: stats.total for name, stats in result.usage.items() if stats.total and name != PODS}
     shares: dict[str, list[float]] = {name: [] for name in limits}
-    running: list[int] = []
+    running_counts: list[int] = []
     times: list[float] = []
     for event in in_order:
         if isinstance(event, PodArrival):
@@ -161,12 +161,12 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
         elif event.uid in present:
             totals.subtract(present.pop(event.uid))
         if times and times[-1] == event.time:  # what lasts no time is not shown
-            columns: tuple[list[Any], ...] = (times, running, *shares.values())
+            columns: tuple[list[Any], ...] = (times, running_counts, *shares.values())
             for values in columns:
                 values.pop()
         for name, total in limits.items():
             shares[name].append(totals[name] / total)
-        running.append(len(present))
+        running_counts.append(len(present))
         times.append(event.time)
     first = in_order[0].time if in_order else 0.0
     width = (result.duration or 1.0) / REJECTION_INTERVALS
@@ -178,7 +178,7 @@ def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) ->
     return Timeline(
         times=times,
         held=shares,
-        running=running,
+        running=running_counts,
         starts=[first + number * width for number in range(REJECTION_INTERVALS)],
         rejections=counts,
     )

@@ -122,11 +122,11 @@ def shortfall(rejection: Rejection) -> str:
         first = shortfalls[0]
         milli = first.provider == sentences.HOST
         numbers = (first.needed, max(short.free for short in shortfalls))
-        needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
+        needed_amount, free_amount = (sentences.format_number(resource, number, milli=milli) for number in numbers)
         nodes = bits.union(short.nodes or 0 for short in shortfalls)
         most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
         area = f" on node{plural} {bits.show(nodes)}" if nodes else ""
-        texts.append(f"{resource}: {needed} needed, {most}{free} free{area}")
+        texts.append(f"{resource}: {needed_amount} needed, {most}{free_amount} free{area}")
     return "; ".join(texts)
 
 
@@ -235,16 +235,16 @@ def run(  # noqa: PLR0913 - five have defaults
     reporter = ProgressReporter(progress, len(events))
     outcomes: list[PodOutcome] = []
     chooser = RandomChooser(seed)
-    simulated = SimulatedClaims(claims) if claims is not None else None
+    simulated_claims = SimulatedClaims(claims) if claims is not None else None
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
             arrive = partial(_arrive, host, lenient=ignore_missing_devices, chooser=chooser)
-            outcome = _claim(host, event, simulated, arrive) if simulated else None
+            outcome = _claim(host, event, simulated_claims, arrive) if simulated_claims else None
             outcomes.append(outcome or arrive(event))
         else:
             host.release(event.uid)
-            if simulated is not None:
-                simulated.release(event.uid)
+            if simulated_claims is not None:
+                simulated_claims.release(event.uid)
         meter.record(event.time, host.ledger)
         if pool_meter is not None:
             pool_meter.record(event.time, host.ledger)
@@ -265,22 +265,22 @@ def run(  # noqa: PLR0913 - five have defaults
 def _arrive(
     host: Host, event: PodArrival, *, lenient: bool, chooser: DeviceChooser, claims: Iterable[ClaimState] = ()
 ) -> PodOutcome:
-    pod, missing = event.pod, host.missing_devices(event.pod)
+    pod, missing_devices = event.pod, host.missing_devices(event.pod)
     try:
-        if missing and not lenient:
-            rejection = Rejection(NOT_SCHEDULABLE, sentences.no_plugin(missing))
+        if missing_devices and not lenient:
+            rejection = Rejection(NOT_SCHEDULABLE, sentences.no_plugin(missing_devices))
             kubelet_rejection = host.decide_without_plugins(pod).rejection
             verdict = kubelet_rejection.reason if kubelet_rejection else "admitted"
-            return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
+            return PodOutcome(event.time, pod, rejection, missing=missing_devices, kubelet=verdict)
         if refusal := find_refusal(host, pod):
             rejection = Rejection(refusal.code, ": ".join(filter(None, (refusal.reason, refusal.detail))))
-            return PodOutcome(event.time, pod, rejection, missing=missing, kubelet="admitted")
+            return PodOutcome(event.time, pod, rejection, missing=missing_devices, kubelet="admitted")
         decision = admit(host, pod, chooser)
     except PodError as error:
-        return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
+        return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing_devices)
     placements = container_placements(host, decision.placements)
     explained_claims = explain_claims(pod, decision.placements, host.machine, claims if decision.admitted else ())
-    return PodOutcome(event.time, pod, decision.rejection, placements, missing, explained_claims)
+    return PodOutcome(event.time, pod, decision.rejection, placements, missing_devices, explained_claims)
 
 
 def _claim(
@@ -303,17 +303,17 @@ def _claim(
 def _peak_index(events: Iterable[WorkloadEvent]) -> int:
     """Return the index of the first event after which the requested CPUs are at their maximum."""
     present: dict[str, int] = {}
-    requested = highest = index = 0
+    requested_sum = highest = index = 0
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
             requests = [container.resources.requests for container in event.pod.containers]
             milli_cpu = sum([amounts[CPU].milli() for amounts in requests if CPU in amounts])
             present[event.pod.uid] = milli_cpu
-            requested += milli_cpu
+            requested_sum += milli_cpu
         else:
-            requested -= present.pop(event.uid, 0)
-        if requested > highest:
-            highest, index = requested, number
+            requested_sum -= present.pop(event.uid, 0)
+        if requested_sum > highest:
+            highest, index = requested_sum, number
     return index
 
 

@@ -56,7 +56,7 @@ def is_openb(path: Path) -> bool:
 
 
 def read_nodes(path: Path, settings: Callable[[Machine], Settings]) -> tuple[HostGroup, ...]:
-    """Return the nodes of a file, in groups of equal ones; *settings* are those of the kubelets of a machine."""
+    """Return the nodes of a file, in groups of equal ones; *settings* returns the settings for a machine."""
     names_by_shape: dict[_NodeShape, list[str]] = {}
     for row in _rows(path, _NODE_FIELDS):
         cpus, memory, gpus = row.whole("cpu_milli") // 1000, row.whole("memory_mib"), row.whole("gpu")
@@ -156,15 +156,15 @@ class _Row:
         return TraceError(message, file=str(self._path), line=self._line, field=name)
 
 
-def _rows(path: Path, expected: Iterable[str]) -> Iterator[_Row]:
+def _rows(path: Path, columns: Iterable[str]) -> Iterator[_Row]:
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError("not a text in UTF-8", file=str(path)) from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [name for name in expected if name not in (reader.fieldnames or ())]
-    if missing:
-        message = f"not a file of openb: column {missing[0]} is missing; expected {', '.join(expected)}"
+    missing_columns = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing_columns:
+        message = f"not a file of openb: column {missing_columns[0]} is missing; expected {', '.join(columns)}"
         raise TraceError(message, file=str(path), line=1)
     try:
         for values in reader:

@@ -38,12 +38,12 @@ class PeakState:
         by_uid = {submission.pod.uid: submission for submission in submissions}
         names: dict[Hashable, frozenset[str]] = {}  #: hosts by selector
         for host, ledger in zip(self.hosts, self.ledgers, strict=True):
-            for uid, admitted in ledger.pods.items():
+            for uid, admitted_pod in ledger.pods.items():
                 submission = by_uid.get(uid.partition("\0")[0])  # one that was created again has a number after it
                 yield RunningPod(
-                    pod=admitted.pod,
+                    pod=admitted_pod.pod,
                     host=host.name,
-                    protected=CLAIMS if admitted.pod.uses_claims else "",
+                    protected=CLAIMS if admitted_pod.pod.uses_claims else "",
                     hosts=self._hosts_of(submission, names) if submission else None,
                     age=max(int(self.time - submission.time), 0) if submission else 0,
                 )

@@ -176,12 +176,12 @@ class Scoring(StrEnum):
     MOST_ALLOCATED = "most-allocated"
 
 
-def score_totals(scoring: Scoring, request: FitRequest, used: UsedResources, host: SimulatedHost) -> float:
+def score_totals(scoring: Scoring, request: FitRequest, usage: UsedResources, host: SimulatedHost) -> float:
     """Return the score of kube-scheduler's NodeResourcesFit for CPUs and memory, from 0 to 100."""
     capacity = host.allocatable
     pairs = (
-        (used.milli_cpu + (request.milli_cpu or DEFAULT_MILLI_CPU), capacity.milli_cpu),
-        (used.memory + (request.memory or DEFAULT_MEMORY), capacity.memory),
+        (usage.milli_cpu + (request.milli_cpu or DEFAULT_MILLI_CPU), capacity.milli_cpu),
+        (usage.memory + (request.memory or DEFAULT_MEMORY), capacity.memory),
     )
     amounts = [(amount, size) for amount, size in pairs if size]
     if scoring is Scoring.LEAST_ALLOCATED:
@@ -208,17 +208,17 @@ class TotalsScheduler:
         return self._numbers[host.name], next(self._changes)
 
     def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
-        used = self.used(host)
-        if not pod_class.fits(host, used):
+        usage = self.used(host)
+        if not pod_class.fits(host, usage):
             return None
-        return score_totals(self.scoring, pod_class.request, used, host)
+        return score_totals(self.scoring, pod_class.request, usage, host)
 
     def used(self, host: SimulatedHost) -> UsedResources:
         """Return what the pods of a host use, including pods that its kubelet has not admitted yet."""
-        used = host.kubelet.ledger.used
-        for reserved in self.reserved(host):
-            used = used.plus(reserved.request)
-        return used
+        usage = host.kubelet.ledger.used
+        for reservation in self.reserved(host):
+            usage = usage.plus(reservation.request)
+        return usage
 
     def reserved(self, host: SimulatedHost) -> Sequence[EqualPods]:
         """Return the classes of the pods that are bound and not yet admitted."""
@@ -266,8 +266,8 @@ class AggregateScheduler(TotalsScheduler):
         if total is None or topology.policy is not Policy.SINGLE_NUMA_NODE:
             return total
         zones = free_zones(host.kubelet)
-        for reserved in self.reserved(host):
-            charged_amounts = checked_amounts(reserved.pod, demand.requests(reserved.pod))
+        for reservation in self.reserved(host):
+            charged_amounts = checked_amounts(reservation.pod, demand.requests(reservation.pod))
             for zone in zones:
                 _take(zone, charged_amounts)
         amounts = _fit_on_zones(pod_class.pod, zones, topology.scope)
@@ -300,16 +300,16 @@ def checked_amounts(pod: Pod, requests: Amounts) -> Zone:
 
 def _fit_on_zones(pod: Pod, zones: list[Zone], scope: Scope) -> list[Zone] | None:
     """Return what is compared, by container or for the pod; ``None`` if it does not fit. *zones* are reduced."""
-    checked = list(_checked(pod, scope))
+    checks = list(_checked(pod, scope))
     names = {name for zone in zones for name in zone}
-    for amounts, counts in checked:
-        needed = [(name, size) for name, size in amounts.items() if name in names]
-        fitting = next((zone for zone in zones if all(size <= zone.get(name, 0) for name, size in needed)), None)
-        if fitting is None and zones:
+    for amounts, counts in checks:
+        needs = [(name, size) for name, size in amounts.items() if name in names]
+        fitting_zone = next((zone for zone in zones if all(size <= zone.get(name, 0) for name, size in needs)), None)
+        if fitting_zone is None and zones:
             return None
-        if fitting is not None and counts:
-            _take(fitting, amounts)
-    return [amounts for amounts, counts in checked if counts]
+        if fitting_zone is not None and counts:
+            _take(fitting_zone, amounts)
+    return [amounts for amounts, counts in checks if counts]
 
 
 def _checked(pod: Pod, scope: Scope) -> Iterator[tuple[Zone, bool]]:

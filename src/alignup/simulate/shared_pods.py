@@ -110,25 +110,25 @@ def _free_memory(ledger: Ledger) -> dict[int, int]:
 
 
 def _shared_pods(ledger: Ledger) -> Iterable[SharedPod]:
-    for uid, admitted in ledger.pods.items():
-        if uid not in ledger.cpus.pod_held and (pod := _shared_part(admitted.pod, ledger)) is not None:
+    for uid, admitted_pod in ledger.pods.items():
+        if uid not in ledger.cpus.pod_held and (pod := _shared_part(admitted_pod.pod, ledger)) is not None:
             yield pod
 
 
 def _shared_part(pod: Pod, ledger: Ledger) -> SharedPod | None:
     """Return the containers of *pod* that run as long as it does and have no exclusive CPUs; ``None``: all have."""
-    running = [*pod.containers, *(container for container in pod.init if container.restartable)]
-    containers = [container for container in running if ledger.cpus.holds(pod.uid, container.name) is None]
+    containers_at_once = [*pod.containers, *(container for container in pod.init if container.restartable)]
+    containers = [container for container in containers_at_once if ledger.cpus.holds(pod.uid, container.name) is None]
     if not containers:
         return None
     requests = [container.resources.requests for container in containers]
     limits = [container.resources.limits.get(MEMORY) for container in containers]
-    pinned = [block.nodes for container in containers for block in ledger.memory.blocks(pod.uid, container.name) or ()]
+    masks = [block.nodes for container in containers for block in ledger.memory.blocks(pod.uid, container.name) or ()]
     return SharedPod(
         pod.uid,
         cpu=sum(amounts[CPU].milli() for amounts in requests if CPU in amounts),
         memory=None if None in limits else sum(limit.value() for limit in limits if limit is not None),
-        pinned=bits.union(pinned),
+        pinned=bits.union(masks),
     )
 
 

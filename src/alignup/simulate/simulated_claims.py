@@ -64,12 +64,12 @@ class SimulatedClaims:
             if claim.allocated is not None and claim.host not in ("", self._host):
                 return f"claim {name} has devices of node {claim.host}"
             claims.append((name, claim))
-        missing = [claim for _, claim in claims if claim.allocated is None]
-        if classes := objects.missing_classes(missing):
+        unallocated_claims = [claim for _, claim in claims if claim.allocated is None]
+        if classes := objects.missing_classes(unallocated_claims):
             return f"DeviceClass {', '.join(classes)} is not known"
         try:
             allocations = allocate(
-                missing, self._claims.devices, matches=self._claims.matches, taken_ids=self._taken_ids
+                unallocated_claims, self._claims.devices, matches=self._claims.matches, taken_ids=self._taken_ids
             )
         except AlignError as error:
             return str(error)

@@ -18,13 +18,13 @@ _CONTAINERS = 2  #: of a pod, for which there are enough markers
 
 def add_markers(groups: Iterable[HostGroup]) -> tuple[HostGroup, ...]:
     """Return *groups* of hosts with markers, so many that they do not limit the number of pods."""
-    marked = []
+    groups_with_markers = []
     for group in groups:
         count, nodes = _CONTAINERS * group.settings.max_pods, group.machine.kubelet_view().nodes
         markers = [Device(MARKER, f"numa-{node.id}-{n}", nodes=1 << node.id) for node in nodes for n in range(count)]
         machine = group.machine.with_reported((*group.machine.devices, *markers))
-        marked.append(replace(group, machine=machine))
-    return tuple(marked)
+        groups_with_markers.append(replace(group, machine=machine))
+    return tuple(groups_with_markers)
 
 
 class PodMarker:
@@ -38,16 +38,16 @@ class PodMarker:
         """Return *submission*, of a class of *pods*, with requests for markers if it can be steered everywhere."""
         if pods not in self._markable:
             self._markable[pods] = self._can_mark(pods)
-        marked = with_markers(submission.pod) if self._markable[pods] else None
-        return submission if marked is None else replace(submission, pod=marked)
+        pod_with_markers = with_markers(submission.pod) if self._markable[pods] else None
+        return submission if pod_with_markers is None else replace(submission, pod=pod_with_markers)
 
     def _can_mark(self, pods: EqualPods) -> bool:
-        marked = with_markers(pods.pod)
-        if marked is None:
+        pod_with_markers = with_markers(pods.pod)
+        if pod_with_markers is None:
             return False
         groups = {id(host.group): host for host in (self._hosts[number] for number in pods.hosts.values())}
         try:
-            answers = {fits_one_node(host.kubelet, pods.pod, marked) for host in groups.values()}
+            answers = {fits_one_node(host.kubelet, pods.pod, pod_with_markers) for host in groups.values()}
         except AlignError:
             return False
         return True in answers and False not in answers

@@ -53,16 +53,16 @@ def distinct_shapes(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     examples: dict[Hashable, Pod] = {}
     numbers: Counter[Hashable] = Counter()
     for pod in pods:
-        written = _shape(pod, lambda amounts: tuple([(name, a.unscaled, a.power) for name, a in amounts.items()]))
-        examples.setdefault(written, pod)
-        numbers[written] += 1
+        quantities = _shape(pod, lambda amounts: tuple([(name, a.unscaled, a.power) for name, a in amounts.items()]))
+        examples.setdefault(quantities, pod)
+        numbers[quantities] += 1
     # Equal amounts can be written in several ways, but to compare every pod by its amounts would take longer.
     shapes: dict[Hashable, Pod] = {}
     counts: Counter[Hashable] = Counter()
-    for written, pod in examples.items():
+    for quantities, pod in examples.items():
         shape = _shape(pod, lambda amounts: frozenset(amounts.items()))
         shapes.setdefault(shape, pod)
-        counts[shape] += numbers[written]
+        counts[shape] += numbers[quantities]
     return tuple(shapes[shape] for shape, _ in counts.most_common())
 
 
@@ -79,9 +79,9 @@ def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
     """Return what remains when *host* is filled with pods of these *shapes*; its ledger is restored."""
     ledger, more = host.ledger, 0
     try:
-        demanding = [(requested, shape) for shape in shapes if any((requested := _demand(host, shape))[:2])]
+        sized_shapes = [(size, shape) for shape in shapes if any((size := _demand(host, shape))[:2])]
         # The most frequent shapes that allocate CPUs or devices, the most demanding first.
-        for _, shape in sorted(demanding[:MAX_FILL_SHAPES], key=itemgetter(0), reverse=True):
+        for _, shape in sorted(sized_shapes[:MAX_FILL_SHAPES], key=itemgetter(0), reverse=True):
             while _fits_one_more(host, replace(shape, uid=f"{shape.uid} and {more}")):
                 more += 1
         free = _free_devices(host.ledger)
@@ -99,8 +99,8 @@ def _free_devices(ledger: Ledger) -> dict[str, int]:
 
 def _demand(host: Host, pod: Pod) -> tuple[int, int, int]:
     """Return the devices, exclusive CPUs and bytes that a pod requests."""
-    handled = host.ledger.devices.handled
-    devices = sum(sum(demand.devices(pod, container, handled).values()) for container in pod.all_containers)
+    plugin_resources = host.ledger.devices.handled
+    devices = sum(sum(demand.devices(pod, container, plugin_resources).values()) for container in pod.all_containers)
     cpus = sum(host.cpus.exclusive_cpus(pod, container) for container in pod.all_containers)
     return devices, cpus, demand.fit_request(pod).memory
 
@@ -120,18 +120,18 @@ def _fits_one_more(host: Host, pod: Pod) -> bool:
 def peak_demand(submissions: Iterable[PodSubmission]) -> float:
     """Return the first time when the requested CPUs are at their maximum."""
     ends: list[tuple[float, int]] = []
-    requested = highest = 0
+    requested_sum = highest = 0
     peak = 0.0
     for submission in sorted(submissions, key=attrgetter("time")):
         time = submission.time
         while ends and ends[0][0] <= time:
-            requested -= heapq.heappop(ends)[1]
+            requested_sum -= heapq.heappop(ends)[1]
         milli_cpu = demand.fit_request(submission.pod).milli_cpu
-        requested += milli_cpu
+        requested_sum += milli_cpu
         if submission.duration is not None:
             heapq.heappush(ends, (time + submission.duration, milli_cpu))
-        if requested > highest:
-            highest, peak = requested, time
+        if requested_sum > highest:
+            highest, peak = requested_sum, time
     return peak
 
 
@@ -145,14 +145,14 @@ def measure_cluster(
     devices: Counter[str] = Counter()
     free_devices: Counter[str] = Counter()
     for host, ledger in zip(hosts, ledgers, strict=True):
-        used = ledger.used
-        key = (id(host.group), ledger.alignment_key(), used[:4], frozenset(used.scalars.items()))
-        stranded = results.get(key)
-        if stranded is None:
-            stranded = results[key] = measure_stranded(host.kubelet.with_ledger(ledger), shapes)
+        usage = ledger.used
+        key = (id(host.group), ledger.alignment_key(), usage[:4], frozenset(usage.scalars.items()))
+        result = results.get(key)
+        if result is None:
+            result = results[key] = measure_stranded(host.kubelet.with_ledger(ledger), shapes)
         free_cpus = ledger.cpus.available.bit_count() if host.kubelet.cpus.allocatable else 0
-        totals.update(free_cpus=free_cpus, free_memory=max(0, host.allocatable.memory - used.memory))
-        totals.update(cpus=stranded.cpus, memory=stranded.memory, more=stranded.more)
+        totals.update(free_cpus=free_cpus, free_memory=max(0, host.allocatable.memory - usage.memory))
+        totals.update(cpus=result.cpus, memory=result.memory, more=result.more)
         free_devices.update(_free_devices(ledger))
-        devices.update(stranded.devices)
+        devices.update(result.devices)
     return StrandedTotals(time=time, **totals, free_devices=dict(free_devices), devices=dict(devices))

@@ -89,13 +89,13 @@ def change_pace(submissions: tuple[PodSubmission, ...], *, rate: float, stay: bo
 
 
 def figures(result: FleetResult) -> Row:
-    waiting = result.waiting
+    waiting_times = result.waiting
     return {
         "nodes": str(result.hosts),
         **{name: str(getattr(result, name)) for name in ("pods", "started", "failed", "pending", "rejected_pods")},
         "rejections": str(result.rejected),
         "mispredictions": str(result.mispredictions),
-        **{f"waiting_{name}": f"{getattr(waiting, name):g}" for name in ("mean", "p50", "p90", "p99", "max")},
+        **{f"waiting_{name}": f"{getattr(waiting_times, name):g}" for name in ("mean", "p50", "p90", "p99", "max")},
         "requested": _join({name: f"{use.share:.4f}" for name, use in result.use.items()}),
         "pods_by_numa_nodes": _join(result.alignment.pods_by_numa_nodes),
         "mean_distance": f"{result.alignment.mean_distance:g}",
@@ -188,11 +188,11 @@ def run_sweep(
         if key not in by_key or row["fingerprint"] != by_key[key].fingerprint:
             message = f"has a result of another sweep ({' '.join(key)}): delete it, or choose another file"
             raise TraceError(message, file=str(results.path))
-    remaining = [task for key, task in by_key.items() if key not in results.rows]
+    tasks_to_run = [task for key, task in by_key.items() if key not in results.rows]
     if progress:
-        progress(len(tasks) - len(remaining), len(tasks))
+        progress(len(tasks) - len(tasks_to_run), len(tasks))
     with engine:
-        for row in engine.results(job, [pack(task) for task in remaining]):
+        for row in engine.results(job, [pack(task) for task in tasks_to_run]):
             results.append(row)
             if progress:
                 progress(len(results.rows), len(tasks))
@@ -224,10 +224,10 @@ class CombinationMeans:
 
 def combination_means(rows: Iterable[Row]) -> tuple[CombinationMeans, ...]:
     """Return the means in the order of *rows*; rows with an error are left out."""
-    combined: dict[tuple[str, str, str], list[Row]] = {}
+    rows_by_combination: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if not row["error"]:
-            combined.setdefault((row["machine"], row["configuration"], row["strategy"]), []).append(row)
+            rows_by_combination.setdefault((row["machine"], row["configuration"], row["strategy"]), []).append(row)
     return tuple(
         CombinationMeans(
             names=names,
@@ -236,7 +236,7 @@ def combination_means(rows: Iterable[Row]) -> tuple[CombinationMeans, ...]:
             requested=_means([row["requested"] for row in seeds]),
             stranded_devices=_means([row["stranded_devices"] for row in seeds]),
         )
-        for names, seeds in combined.items()
+        for names, seeds in rows_by_combination.items()
     )
 
 

@@ -23,25 +23,25 @@ def node_takeaway(result: SimulationResult) -> str:
 
 
 def comparison_takeaway(result: SimulationResult, comparison: Comparison) -> str:
-    """Return the best settings, and how much better they are than those of *result*."""
+    """Return the best settings, and how much better they are than the settings of *result*."""
     if not comparison.ranked:
         return f"The kubelet starts with none of the {_count(len(comparison.invalid), 'combination')}."
     best = comparison.ranked[0]
-    tied = sum(ranked_variant.rank == best.rank for ranked_variant in comparison.ranked)
+    tie_count = sum(ranked_variant.rank == best.rank for ranked_variant in comparison.ranked)
     total = len(comparison.ranked)
-    among = f", like {_count(tied - 1, 'other combination')}," if tied > 1 else ""
+    among = f", like {_count(tie_count - 1, 'other combination')}," if tie_count > 1 else ""
     text = f"{_choices(best.variant.choices)}{among} admits {_admitted(best.score)}, {_on_one(best.score.pods.on_one)}"
-    configured = f"the configured settings ({_given(result)})"
-    more, aligned = best.score.admitted - result.admitted, best.score.pods.on_one - result.pods.on_one
+    configured_settings = f"the configured settings ({_given(result)})"
+    more, gain = best.score.admitted - result.admitted, best.score.pods.on_one - result.pods.on_one
     if more:
-        text += f"; {abs(more):,} {'more' if more > 0 else 'fewer'} than {configured}"
-    elif aligned:
-        fewer = "fewer" if aligned > 0 else "more"
-        text += f"; {configured} admit as many, {abs(aligned):,} {fewer} of them on one NUMA node"
+        text += f"; {abs(more):,} {'more' if more > 0 else 'fewer'} than {configured_settings}"
+    elif gain:
+        fewer = "fewer" if gain > 0 else "more"
+        text += f"; {configured_settings} admit as many, {abs(gain):,} {fewer} of them on one NUMA node"
     elif best.score.sort_key == result.sort_key:
-        text += f"; {configured} are as good"
+        text += f"; {configured_settings} are as good"
     else:
-        text += f"; {configured} admit as many, and strand more"
+        text += f"; {configured_settings} admit as many, and strand more"
     return f"{text}. It is the best of {_count(total, 'combination')}."
 
 
@@ -49,20 +49,20 @@ def cluster_takeaway(results: Sequence[FleetResult]) -> str:
     """Return the strategy that starts the most pods, and how much better it is than the next."""
     ranked_results = sorted(results, key=attrgetter("rank"))
     best = ranked_results[0]
-    following = next((result for result in ranked_results if result.rank != best.rank), None)
-    started = f"{best.started:,} of {_count(best.pods, 'pod')} on {_count(best.hosts, 'node')}"
-    if following is None:
+    next_result = next((result for result in ranked_results if result.rank != best.rank), None)
+    started_text = f"{best.started:,} of {_count(best.pods, 'pod')} on {_count(best.hosts, 'node')}"
+    if next_result is None:
         name = clean(best.strategy) if len(results) == 1 else f"Each of the {len(results)} strategies"
-        return f"{name} starts {started}, with {_rejections(best)}."
-    tied = sum(result.rank == best.rank for result in results) - 1
-    like = f", like {tied} other {'strategy' if tied == 1 else 'strategies'}," if tied else ""
-    text = f"{clean(best.strategy)}{like} starts {started}, with {_rejections(best)}"
-    other = clean(following.strategy)
-    if more := best.started - following.started:
-        return f"{text}; {more:,} more than {other}, which has {_rejections(following)}."
-    if best.rejected != following.rejected:
-        return f"{text}; {other} starts as many, with {_rejections(following)}."
-    waits = [format_duration(result.waiting.p99) for result in (best, following)]
+        return f"{name} starts {started_text}, with {_rejections(best)}."
+    tie_count = sum(result.rank == best.rank for result in results) - 1
+    like = f", like {tie_count} other {'strategy' if tie_count == 1 else 'strategies'}," if tie_count else ""
+    text = f"{clean(best.strategy)}{like} starts {started_text}, with {_rejections(best)}"
+    other = clean(next_result.strategy)
+    if more := best.started - next_result.started:
+        return f"{text}; {more:,} more than {other}, which has {_rejections(next_result)}."
+    if best.rejected != next_result.rejected:
+        return f"{text}; {other} starts as many, with {_rejections(next_result)}."
+    waits = [format_duration(result.waiting.p99) for result in (best, next_result)]
     return f"{text}, and 99% of them wait at most {waits[0]}; with {other}, {waits[1]}."
 
 
@@ -76,10 +76,10 @@ def sweep_takeaway(combinations: Sequence[CombinationMeans]) -> str:
         text += f", with {rejections:,.1f} rejections by kubelets"
     if len(combinations) == 1:
         return f"{text}."
-    following = combinations[1]
-    share = f"{following.started_share:.1%}"
-    text += f": the best of {len(combinations)} combinations. Next is {_names(following)} with {share}"
-    if (rejections := following.figures["rejections"]) > 0:
+    next_means = combinations[1]
+    share = f"{next_means.started_share:.1%}"
+    text += f": the best of {len(combinations)} combinations. Next is {_names(next_means)} with {share}"
+    if (rejections := next_means.figures["rejections"]) > 0:
         text += f" and {rejections:,.1f} rejections"
     return f"{text}."
 

@@ -90,9 +90,9 @@ class UsageMeter:
         self._counted: dict[str, dict[int | None, DeviceSet]] = {}
         for resource, inventory in devices.inventories.items():
             healthy = inventory.healthy
-            counted = [*((node, on_node & healthy) for node, on_node in inventory.on.items()), (None, healthy)]
-            self._counted[resource] = dict(counted)
-            for number, members in counted:
+            healthy_sets = [*((node, on_node & healthy) for node, on_node in inventory.on.items()), (None, healthy)]
+            self._counted[resource] = dict(healthy_sets)
+            for number, members in healthy_sets:
                 in_use = (members & ~devices.free[resource]).bit_count()
                 gauges[number, resource] = _Gauge(members.bit_count(), in_use, time)
         gauges[None, PODS] = _Gauge(host.settings.max_pods, len(ledger.pods), time)
@@ -121,11 +121,11 @@ class UsageMeter:
                     more[CPU] += change
         for node, node_memory in ledger.memory.nodes.items() if ledger.memory is not earlier_ledger.memory else ():
             if node_memory is not earlier_ledger.memory.nodes[node]:
-                for type_, (_, _, _, reserved, _) in node_memory.tables.items():
+                for type_, (_, _, _, reserved_size, _) in node_memory.tables.items():
                     gauge = self._gauges[node, type_]
-                    if reserved != gauge.value:
-                        more[type_] += reserved - gauge.value
-                        gauge.change(reserved, time)
+                    if reserved_size != gauge.value:
+                        more[type_] += reserved_size - gauge.value
+                        gauge.change(reserved_size, time)
         for resource, size in more.items():
             if size:
                 gauge = self._gauges[None, resource]
@@ -263,21 +263,21 @@ class AlignmentMeter:
             self._total += LOCAL
 
     def summary(self) -> Alignment:
-        aligned = sum(number for count, number in self._counts.items() if count)
+        aligned_count = sum(number for count, number in self._counts.items() if count)
         return Alignment(
             pods_by_numa_nodes={str(count): self._counts[count] for count in sorted(self._counts)},
-            mean_distance=round(self._total / aligned, 3) if aligned else LOCAL,
+            mean_distance=round(self._total / aligned_count, 3) if aligned_count else LOCAL,
         )
 
 
 def summarize_waiting(times: Sequence[float]) -> WaitingTimes:
     if not times:
         return WaitingTimes()
-    ascending = sorted(times)
-    percentiles = {f"p{percent}": percentile(ascending, percent) for percent in (50, 90, 99)}
-    return WaitingTimes(mean=round(sum(ascending) / len(ascending), 3), **percentiles, max=round(ascending[-1], 3))
+    series = sorted(times)
+    percentiles = {f"p{percent}": percentile(series, percent) for percent in (50, 90, 99)}
+    return WaitingTimes(mean=round(sum(series) / len(series), 3), **percentiles, max=round(series[-1], 3))
 
 
-def percentile(ascending: Sequence[float], percent: int) -> float:
+def percentile(sorted_values: Sequence[float], percent: int) -> float:
     """Return the least value that at least *percent* of the values do not exceed."""
-    return round(ascending[max(0, ceil(len(ascending) * percent / 100) - 1)], 3)
+    return round(sorted_values[max(0, ceil(len(sorted_values) * percent / 100) - 1)], 3)

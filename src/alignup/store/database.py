@@ -266,14 +266,14 @@ class Database:
         try:
             if (free := self._pragma(connection, "freelist_count")) >= least:
                 return free
-            needed = pages * _PAGE
-            size = self._pragma(connection, "page_count") * _PAGE + needed
+            needed_bytes = pages * _PAGE
+            size = self._pragma(connection, "page_count") * _PAGE + needed_bytes
             disk = os.statvfs(self.path.parent)
-            if disk.f_bavail * disk.f_frsize < 2 * needed:  # in the log, too
+            if disk.f_bavail * disk.f_frsize < 2 * needed_bytes:  # in the log, too
                 raise self.unwritable(os.strerror(errno.ENOSPC))
             if self.path.stat().st_size < size:
                 os.truncate(self.path, size)  # there may be a limit on the size of files
-            self.transact(lambda open_: open_.execute("INSERT INTO reserve VALUES (zeroblob(?))", (needed,)))
+            self.transact(lambda open_: open_.execute("INSERT INTO reserve VALUES (zeroblob(?))", (needed_bytes,)))
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             self.transact(lambda open_: open_.execute("DELETE FROM reserve"))
             return self._pragma(connection, "freelist_count")
@@ -307,8 +307,8 @@ class Database:
         paths = [path for path in (self.path, self._log) if os.path.lexists(path)]
         try:
             numbers = range(1, MAX_SET_ASIDE + 1)
-            unused = (number for number in numbers if not any(os.path.lexists(_aside(path, number)) for path in paths))
-            number = next(unused, 0)
+            spares = (number for number in numbers if not any(os.path.lexists(_aside(path, number)) for path in paths))
+            number = next(spares, 0)
             if not number:
                 message = f"{MAX_SET_ASIDE} files were set aside already; remove them"
                 raise self.unwritable(f"{self.path.name} cannot be set aside: {message}")
@@ -340,9 +340,9 @@ class Database:
 
     def incomplete(self, number: int) -> StoreError:
         """Return the error for a database whose last change is the one with this *number*."""
-        missing = pluralize(self.acknowledged - number, "acknowledged change")
+        missing_changes = pluralize(self.acknowledged - number, "acknowledged change")
         cause = f"{self._log.name} was removed or damaged, or the database is from a backup"
-        message = f"it lacks {missing} after change {number}: {cause}"
+        message = f"it lacks {missing_changes} after change {number}: {cause}"
         advice = f"restore {self._log.name}, or remove {self._counter_path.name} to go on with the pods that are left"
         return StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.INCOMPLETE)
 
@@ -374,7 +374,7 @@ def _count_lost(log: BinaryIO) -> int:
     order = ">" if magic & 1 else "<"
     sums = _checksum(head[:24], (0, 0), order)
     intact = sums == (first, second)
-    lost = suspect = 0
+    lost_count = suspect = 0
     while len(frame := log.read(_FRAME_HEAD.size + _PAGE)) == _FRAME_HEAD.size + _PAGE:
         _, commit, *salts, first, second = _FRAME_HEAD.unpack_from(frame)
         if intact:
@@ -386,9 +386,9 @@ def _count_lost(log: BinaryIO) -> int:
         if 0 < (first_salt - salts[0]) % _WRAP < _MAX_AGE:
             suspect += bool(commit)
         elif commit:
-            lost += 1 + suspect
+            lost_count += 1 + suspect
             suspect = 0
-    return lost
+    return lost_count
 
 
 def _checksum(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:

@@ -227,11 +227,11 @@ class StateStore:
         After an error nothing has changed. :class:`StoreFullError` if the ledger would be too large with new pods. A
         database that was removed or damaged since it was loaded is set aside, and everything is written to a new one.
         """
-        loaded = self._loaded
+        was_loaded = self._loaded
         try:
             return SaveResult(self._save(state, decisions))
         except StoreError as error:
-            if not loaded or error.kind not in _REPLACED:
+            if not was_loaded or error.kind not in _REPLACED:
                 raise
             names = ", ".join(self.set_aside()) or "nothing"
             remedy = f"{names} was set aside, and all pods are written to a new database"
@@ -288,32 +288,32 @@ class StateStore:
 
     def _reserve(self, size: int) -> None:
         """Make sure that the database has free pages for documents of this *size*."""
-        needed = size // _BYTES_PER_PAGE + _PAGES_PER_CHANGE
-        if self._free_pages < needed + MIN_FREE_PAGES:
-            least = needed + MIN_FREE_PAGES
+        needed_pages = size // _BYTES_PER_PAGE + _PAGES_PER_CHANGE
+        if self._free_pages < needed_pages + MIN_FREE_PAGES:
+            least = needed_pages + MIN_FREE_PAGES
             self._free_pages = self._database.grow(pages=least + FREE_PAGES, least=least)
-        self._free_pages -= needed
+        self._free_pages -= needed_pages
 
     def _plan(self, state: DurableState) -> "_Plan":
-        saved, plan = self._saved, _Plan(self._pods, self._digest, self._ledger_bytes, self._next_number)
-        for name, part in _changed_parts(state, saved):
+        last, plan = self._saved, _Plan(self._pods, self._digest, self._ledger_bytes, self._next_number)
+        for name, part in _changed_parts(state, last):
             document = codec.encode(part)
             saved_digest, digest = self._parts.get(name), row_digest(0, name, "", document)
             if digest != saved_digest:
                 plan.digest ^= digest ^ (saved_digest or 0)
                 plan.part_digests[name] = digest
                 plan.parts.append((name, document.decode()))
-        is_same = saved is not None and state.waiting is saved.waiting
-        waiting = {} if is_same else {record.pod.uid: record for record in state.waiting}
-        if saved is None:
+        is_same = last is not None and state.waiting is last.waiting
+        waiting_pods = {} if is_same else {record.pod.uid: record for record in state.waiting}
+        if last is None:
             check_holders(state.host.ledger)
-            changed_uids = {*self._pods, *state.pods, *waiting}
+            changed_uids = {*self._pods, *state.pods, *waiting_pods}
         else:
-            changed_uids = _changed_pods(state, saved) | (set() if is_same else _changed_waiting(state, saved))
-        plan.remove({uid for uid in changed_uids if uid not in state.pods and uid not in waiting})
+            changed_uids = _changed_pods(state, last) | (set() if is_same else _changed_waiting(state, last))
+        plan.remove({uid for uid in changed_uids if uid not in state.pods and uid not in waiting_pods})
         plan.place(Stage.ADMITTED, state.pods, changed_uids, partial(_admitted_document, state))
-        plan.place(Stage.WAITING, waiting, changed_uids, lambda uid: _waiting_document(waiting[uid]))
-        if saved is None:  # what a program has already can always be written
+        plan.place(Stage.WAITING, waiting_pods, changed_uids, lambda uid: _waiting_document(waiting_pods[uid]))
+        if last is None:  # what a program has already can always be written
             plan.limited = False
             plan.needs_space = False
         elif state.admitted is not None:
@@ -425,18 +425,18 @@ class _Plan:
         self.ledger_bytes -= row.size
 
 
-def _changed_parts(state: DurableState, saved: DurableState | None) -> Iterator[tuple[str, object]]:
+def _changed_parts(state: DurableState, last: DurableState | None) -> Iterator[tuple[str, object]]:
     """Yield the name and the document of each part that may have changed."""
-    host, saved_host = state.host, None if saved is None else saved.host
+    host, saved_host = state.host, None if last is None else last.host
     if saved_host is None or host.machine is not saved_host.machine:
         yield "machine", machine_fingerprint(host.machine)
     if saved_host is None or host.settings is not saved_host.settings:
         yield "settings", settings_fingerprint(host.settings)
     if saved_host is None or any(map(is_not, _resources(host.ledger), _resources(saved_host.ledger))):
         yield "residue", residue(host.ledger, providers=host.providers)
-    if saved is None or state.plugins is not saved.plugins:
+    if last is None or state.plugins is not last.plugins:
         yield "plugins", sorted(state.plugins)
-    if saved is None or state.overtaken is not saved.overtaken:
+    if last is None or state.overtaken is not last.overtaken:
         yield "overtaken", state.overtaken
 
 
@@ -444,12 +444,10 @@ def _resources(ledger: Ledger) -> tuple[object, ...]:
     return ledger.cpus, ledger.memory, ledger.devices, ledger.others
 
 
-def _changed_pods(state: DurableState, saved: DurableState) -> set[str]:
+def _changed_pods(state: DurableState, last: DurableState) -> set[str]:
     """Return the uids of admitted pods that were added, replaced or removed, or hold something else."""
-    saved_ledger, ledger = saved.host.ledger, state.host.ledger
-    changed_uids = changed_keys(saved.pods, state.pods).union(
-        *map(changed_keys, _by_pod(saved_ledger), _by_pod(ledger))
-    )
+    saved_ledger, ledger = last.host.ledger, state.host.ledger
+    changed_uids = changed_keys(last.pods, state.pods).union(*map(changed_keys, _by_pod(saved_ledger), _by_pod(ledger)))
     if ledger.devices.inventories is not saved_ledger.devices.inventories:
         changed_uids |= ledger.devices.held.keys()  # they may be on other NUMA nodes now
     return changed_uids
@@ -460,9 +458,9 @@ def _by_pod(ledger: Ledger) -> tuple[Mapping[str, object], ...]:
     return ledger.pods, cpus.held, cpus.pod_held, memory.held, memory.pod_held, ledger.devices.held
 
 
-def _changed_waiting(state: DurableState, saved: DurableState) -> set[str]:
+def _changed_waiting(state: DurableState, last: DurableState) -> set[str]:
     """Return the uids of pods that wait or waited, if that changed; a new decision about a pod is not stored."""
-    saved_waiting = {record.pod.uid: (id(record.pod), record.since) for record in saved.waiting}
+    saved_waiting = {record.pod.uid: (id(record.pod), record.since) for record in last.waiting}
     new_waiting = {record.pod.uid: (id(record.pod), record.since) for record in state.waiting}
     order_changed = [uid for uid in saved_waiting if uid in new_waiting] != [
         uid for uid in new_waiting if uid in saved_waiting

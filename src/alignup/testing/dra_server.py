@@ -202,11 +202,11 @@ class DraDriver(FaultyServer):
         for claim in request.claims:
             fault = self._claim_fault(PREPARE, claim)
             try:
-                prepared = await self._prepare(claim, fault)
+                prepared_claim = await self._prepare(claim, fault)
             except ClaimError as error:
-                prepared = wire.NodePrepareResourceResponse(error=str(error))
+                prepared_claim = wire.NodePrepareResourceResponse(error=str(error))
             if not fault.missing:
-                response.claims[claim.uid].CopyFrom(prepared)
+                response.claims[claim.uid].CopyFrom(prepared_claim)
         return response
 
     async def _prepare(self, claim: wire.Claim, fault: ClaimFault) -> wire.NodePrepareResourceResponse:
@@ -246,8 +246,8 @@ class DraDriver(FaultyServer):
 
     def _holder(self, device: str) -> str:
         """Return the uid of a claim that a device is prepared for; empty if there is none."""
-        for uid, prepared in self.prepared.items():
-            if any(prepared_device.device_name == device for prepared_device in prepared.devices):
+        for uid, prepared_claim in self.prepared.items():
+            if any(prepared_device.device_name == device for prepared_device in prepared_claim.devices):
                 return uid
         return ""
 
@@ -305,7 +305,7 @@ class DraDriver(FaultyServer):
 
 
 def _parse_devices(driver: str, text: str) -> tuple[DraDevice, ...]:
-    """Return the devices of a list; those of the driver ``gpu.example.com`` are ``gpu-0``, ``gpu-1`` and so on."""
+    """Return the devices of a list; driver ``gpu.example.com`` has ``gpu-0``, ``gpu-1`` and so on."""
     devices = parse_device_list(driver.partition(".")[0], text)
     return tuple(DraDevice(name=device.id, numa_nodes=tuple(bits.members(device.nodes or 0))) for device in devices)
 

@@ -98,8 +98,8 @@ class FaultyServer:
         """
         self._faults[method] = fault
         for name in [*self._lifted] if method == ALL_METHODS else [method]:
-            if lifted := self._lifted.pop(name, None):
-                lifted.set()
+            if lifted_event := self._lifted.pop(name, None):
+                lifted_event.set()
 
     def end_streams(self) -> None:
         for listener in self._listeners.values():
@@ -176,8 +176,8 @@ class FaultyServer:
         return grpc.unary_stream_rpc_method_handler(handle)
 
     async def _apply(self, fault: Fault, listener: _Listener, name: str) -> None:
-        lifted = self._lifted.setdefault(name, asyncio.Event())
-        await fault.apply(stopping=listener.stopping, lifted=lifted)
+        lifted_event = self._lifted.setdefault(name, asyncio.Event())
+        await fault.apply(stopping=listener.stopping, lifted=lifted_event)
 
     def _record(self, listener: _Listener, method: str, request: Message) -> None:
         self._calls.append((method, request))

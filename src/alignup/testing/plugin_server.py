@@ -38,7 +38,7 @@ class Preference(StrEnum):
     NEAR = "near"  #: by ``alignup.preferred_devices``; the plugin needs a machine
 
     def choose(self, available: Sequence[str], *, must_include: Sequence[str], size: int) -> tuple[str, ...]:
-        """Return *size* of the *available* device ids, those of *must_include* first."""
+        """Return *size* of the *available* device ids, the ids in *must_include* first."""
         rest = set(available).difference(must_include)
         ordered_ids = sorted(rest, key=natural_sort_key, reverse=self is Preference.HIGHEST)
         return (*must_include, *ordered_ids)[:size]
@@ -149,12 +149,12 @@ class Plugin(FaultyServer):
         for container in request.container_requests:
             available, must_include = container.available_deviceIDs, container.must_include_deviceIDs
             size = container.allocation_size
-            preferred = self.preference.choose(available, must_include=must_include, size=size)
+            devices = self.preference.choose(available, must_include=must_include, size=size)
             if self.preference is Preference.NEAR and self.machine is not None:
-                preferred = preferred_devices(
+                devices = preferred_devices(
                     self.machine, available, required=must_include, size=size, devices=self.devices
                 )
-            response.container_responses.add(deviceIDs=preferred)
+            response.container_responses.add(deviceIDs=devices)
         return response
 
     async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:

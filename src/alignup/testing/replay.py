@@ -54,17 +54,17 @@ def replay(path: Path | str, *, make_state: Callable[..., SchedulingState] = Sch
     state = make_state(Cluster(max_unconfirmed=header["maxUnconfirmed"]), cast("ClusterFacts", facts))
     events = 0
     for number, line in lines:
-        recorded = {name: reader.read(value) for name, value in line.items()}
-        if "snapshot" in recorded:
-            if problem := _problem(state.handle(recorded["snapshot"], now=float("-inf"))):
+        recorded_values = {name: reader.read(value) for name, value in line.items()}
+        if "snapshot" in recorded_values:
+            if problem := _problem(state.handle(recorded_values["snapshot"], now=float("-inf"))):
                 raise ParseError(f"{path}:{number}: cannot begin with the snapshot: {problem}")
             continue
         events += 1
-        facts.answer(recorded.get("facts", ()))
-        got = state.handle(recorded["event"], now=recorded["now"])
-        difference = facts.unanswered or _first_difference(recorded["instructions"], got)
+        facts.answer(recorded_values.get("facts", ()))
+        instructions = state.handle(recorded_values["event"], now=recorded_values["now"])
+        difference = facts.unanswered or _first_difference(recorded_values["instructions"], instructions)
         if difference:
-            return Replay(events, Difference(number, _show(recorded["event"]), *difference), lines.warning)
+            return Replay(events, Difference(number, _show(recorded_values["event"]), *difference), lines.warning)
     return Replay(events, None, lines.warning)
 
 
@@ -146,18 +146,18 @@ class _RecordedAnswers:
         return answer
 
 
-def _first_difference(expected: tuple[Any, ...], got: list[Instruction]) -> tuple[str, str] | None:
+def _first_difference(expected_instructions: tuple[Any, ...], actual: list[Instruction]) -> tuple[str, str] | None:
     writer = ValueWriter(alone=True)
-    for index in range(max(len(expected), len(got))):
-        instructions = [todo[index : index + 1] for todo in (expected, tuple(got))]
+    for index in range(max(len(expected_instructions), len(actual))):
+        instructions = [todo[index : index + 1] for todo in (expected_instructions, tuple(actual))]
         if writer.line(instructions[0]) != writer.line(instructions[1]):
             expected_text, actual_text = (_show(todo[0]) if todo else "nothing" for todo in instructions)
             return expected_text, actual_text
     return None
 
 
-def _problem(done: list[Instruction]) -> str:
-    reports = [instruction for instruction in done if isinstance(instruction, Report)]
+def _problem(instructions: list[Instruction]) -> str:
+    reports = [instruction for instruction in instructions if isinstance(instruction, Report)]
     return "; ".join(str(report.details["error"]) for report in reports if report.event == "step failed")
 
 

@@ -146,9 +146,9 @@ def parse(text: str, actions: Actions[Target]) -> tuple[ScriptStep[Target], ...]
 async def play(steps: Iterable[ScriptStep[Target]], server: Target) -> None:
     for step in steps:
         await asyncio.sleep(step.after)
-        running = step.action.run(server, step.arguments)
-        if isawaitable(running):
-            await running
+        coroutine = step.action.run(server, step.arguments)
+        if isawaitable(coroutine):
+            await coroutine
 
 
 def _step(document: object, actions: Actions[Target]) -> ScriptStep[Target]:
@@ -166,7 +166,7 @@ def _step(document: object, actions: Actions[Target]) -> ScriptStep[Target]:
             raise ParseError(f"{do} has no field {name}; it takes {', '.join(types) or 'none'}")
         if not isinstance(value, types[name]):
             raise ParseError(f"{do} has an invalid {name}: {value}")
-    if missing := action.required.keys() - document.keys():
-        raise ParseError(f"{do} needs {', '.join(sorted(missing))}")
+    if missing_fields := action.required.keys() - document.keys():
+        raise ParseError(f"{do} needs {', '.join(sorted(missing_fields))}")
     action.check(document)
     return ScriptStep(float(after), do, action, document)

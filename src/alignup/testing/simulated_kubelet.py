@@ -112,20 +112,20 @@ class PodAdmission:
         The kubelet has placed the critical pod before it preempts others, so the pod gets nothing of theirs.
         """
         allocatable = self.host.rules.allocatable
-        aligning = copy(self.host)
-        aligning.rules = replace(self.host.rules, allocatable=None)
-        decision = decide_steered(aligning, pod, markers)
+        aligning_host = copy(self.host)
+        aligning_host.rules = replace(self.host.rules, allocatable=None)
+        decision = decide_steered(aligning_host, pod, markers)
         if allocatable is None or not decision.admitted:
             return None
         ledger = withdraw_markers(self.host.ledger, markers)
         room = allocatable.with_devices(ledger.devices.allocatable())
-        insufficient = insufficient_resources(fit_request(pod), used=ledger.used, allocatable=room)
+        insufficient = insufficient_resources(fit_request(pod), usage=ledger.used, allocatable=room)
         victims: list[Pod] = []
-        for admitted in reversed(list(ledger.pods.values())):
+        for entry in reversed(list(ledger.pods.values())):
             if not still_missing(insufficient, victims):
                 break
-            if may_preempt(pod, admitted.pod):
-                victims.append(admitted.pod)
+            if may_preempt(pod, entry.pod):
+                victims.append(entry.pod)
         if still_missing(insufficient, victims):
             return None
         for victim in victims:
@@ -134,7 +134,7 @@ class PodAdmission:
 
 
 class SimulatedKubelet(PodAdmission):
-    """A kubelet of a machine with a KubeletConfiguration, of which *fields* replace those of ``CONFIGURATION``.
+    """A kubelet of a machine. *fields* replace fields of the KubeletConfiguration ``CONFIGURATION``.
 
     The machine has two NUMA nodes with four CPUs, 16 GiB and a GPU each, unless *shape* (a synthetic description), or
     *machine* and *devices* say otherwise. CPU 0 and 64 MiB are reserved.
@@ -182,8 +182,8 @@ class SimulatedKubelet(PodAdmission):
     def allocated(self) -> dict[str, AllocatedPod]:
         """The contents of ``allocated_pods_state``, by uid."""
         return {
-            uid: AllocatedPod({container.name: container.resources for container in admitted.pod.all_containers})
-            for uid, admitted in self.host.ledger.pods.items()
+            uid: AllocatedPod({container.name: container.resources for container in entry.pod.all_containers})
+            for uid, entry in self.host.ledger.pods.items()
         }
 
     def write(self, directory: Path) -> None:
@@ -194,8 +194,8 @@ class SimulatedKubelet(PodAdmission):
     @property
     def listed(self) -> tuple[ListedPod, ...]:
         """What PodResources lists: pods that have not ended."""
-        running = [admitted.pod for uid, admitted in self.host.ledger.pods.items() if uid not in self.ended]
-        return tuple(self._with_claims(pod.uid, list_pod(self.host, pod)) for pod in running)
+        running_pods = [entry.pod for uid, entry in self.host.ledger.pods.items() if uid not in self.ended]
+        return tuple(self._with_claims(pod.uid, list_pod(self.host, pod)) for pod in running_pods)
 
     @property
     def allocatable(self) -> ListedResources:
@@ -213,13 +213,13 @@ class SimulatedKubelet(PodAdmission):
         )
 
     def host_state(self, name: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - of a HostStateDocument
-        """Return the HostState of this node, with *fields* instead of those that are published."""
+        """Return the HostState of this node, with *fields* instead of the published ones."""
         state = self.published_state.replace(**{"generation": 1, **fields})
         kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
         return {**kind, "metadata": {"name": name}, **to_object(state)}
 
-    def _with_claims(self, uid: str, listed: ListedPod) -> ListedPod:
+    def _with_claims(self, uid: str, entry: ListedPod) -> ListedPod:
         if uid not in self.claims:
-            return listed
-        name, resources = next(iter(listed.containers.items()))
-        return replace(listed, containers={**listed.containers, name: replace(resources, claims=self.claims[uid])})
+            return entry
+        name, resources = next(iter(entry.containers.items()))
+        return replace(entry, containers={**entry.containers, name: replace(resources, claims=self.claims[uid])})

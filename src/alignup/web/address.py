@@ -70,8 +70,8 @@ def parse_address(text: str, *, listening: bool = False) -> Address:
             f"{text!r} is not an address; write unix:PATH, HOST:PORT, https://HOST:PORT, or :PORT for {default_host}"
         )
     tls = None if match["scheme"] is None else match["scheme"] == "https"
-    missing = "0.0.0.0" if listening else "127.0.0.1"  # noqa: S104 - as asked for
-    return TcpAddress(match["host"].strip("[]") or missing, int(match["port"]), tls)
+    host = "0.0.0.0" if listening else "127.0.0.1"  # noqa: S104 - as asked for
+    return TcpAddress(match["host"].strip("[]") or host, int(match["port"]), tls)
 
 
 def default_root(environment: Mapping[str, str], *, uid: int | None = None) -> Path:

@@ -57,8 +57,8 @@ class AgentError(AlignError):
 class AgentClient:
     """A client of one agent. Every method raises :class:`AgentError` when the agent does not answer or reports one.
 
-    Without a scheme, a non-loopback address means HTTPS. The certificate is verified with those in *ca_file*,
-    or with those of the system.
+    Without a scheme, a non-loopback address means HTTPS. The certificate is verified with the authorities in *ca_file*,
+    or with the authorities of the system.
     """
 
     def __init__(

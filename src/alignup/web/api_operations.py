@@ -124,10 +124,10 @@ class ApiEndpoint:
         request = Request(scope, receive)
         response: ASGIApp
         try:
-            authenticated = self._access.everyone or (not self._unauthenticated and self._access.allows(request))
-            if authenticated:
+            is_authenticated = self._access.everyone or (not self._unauthenticated and self._access.allows(request))
+            if is_authenticated:
                 count_authenticated(request)
-            if not authenticated and not self._unauthenticated:
+            if not is_authenticated and not self._unauthenticated:
                 detail = "The request needs a valid token: Authorization: Bearer TOKEN"
                 response = ProblemError(401, detail, headers={"WWW-Authenticate": "Bearer"}).response()
             elif request.method == "OPTIONS":
@@ -189,7 +189,7 @@ async def receive_body(
     headers = dict(reversed(request.scope["headers"]))  # of several with one name, the first counts
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     if content_type not in types:  # most clients send no parameters
-        _check_content_type(content_type, types, expected=expected)
+        _check_content_type(content_type, types, expectation=expected)
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise _unsupported("Content-Encoding", "is not supported")
     length = headers.get(b"content-length", b"")
@@ -213,11 +213,11 @@ async def receive_body(
     return bytes(body)
 
 
-def _check_content_type(value: str, types: Collection[str], *, expected: str) -> None:
+def _check_content_type(value: str, types: Collection[str], *, expectation: str) -> None:
     header = Message()
     header["content-type"] = value
     if not value or header.get_content_type() not in types:
-        raise _unsupported("Content-Type", f"must be {expected}")
+        raise _unsupported("Content-Type", f"must be {expectation}")
     if str(header.get_param("charset", "utf-8")).lower() not in {"utf-8", "utf8", "us-ascii"}:
         raise _unsupported("Content-Type", "must have the charset utf-8")
 

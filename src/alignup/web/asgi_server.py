@@ -157,7 +157,7 @@ async def serve_app(
 
 @asynccontextmanager
 async def serve_tcp(app: ASGIApp, listen: tuple[str, int], *, names: tuple[str, ...]) -> AsyncIterator[None]:
-    """Serve *app* on a host and port inside the context; *names* are those by which clients call this program."""
+    """Serve *app* on a host and port inside the context; clients call this program by one of *names*."""
     with tcp_socket(listen[1], listen[0]) as listener:
         async with serve_app(app, listener, stopping=asyncio.Event(), limits=ServerLimits(names=(*names, listen[0]))):
             yield
@@ -189,7 +189,7 @@ class _Server:
         self._loop.add_reader(self._listener, self._accept)
 
     async def stop(self) -> None:
-        """Close idle connections, let requests finish, cancel those that take too long, and close the listener."""
+        """Close idle connections, let requests finish, cancel requests that take too long, and close the listener."""
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -271,12 +271,12 @@ def peer_of(address: object) -> str | None:
 async def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
     """Run *work*, and cancel it on SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(work)
+    work_task = asyncio.ensure_future(work)
     for number in _SIGNALS:
-        loop.add_signal_handler(number, running.cancel)
+        loop.add_signal_handler(number, work_task.cancel)
     try:
         with suppress(asyncio.CancelledError):
-            await running
+            await work_task
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

@@ -95,8 +95,8 @@ def select_points(times: Sequence[float], columns: Sequence[Sequence[float]], li
 
 def _short(value: float, digits: int) -> float:
     """Return a number with few digits in JSON."""
-    rounded = round(value, digits)
-    return int(rounded) if rounded == int(rounded) else rounded
+    short_value = round(value, digits)
+    return int(short_value) if short_value == int(short_value) else short_value
 
 
 @cache

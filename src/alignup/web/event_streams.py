@@ -99,16 +99,16 @@ class EventBus:
         return self._last_id + 1
 
     def _resume_group(self) -> None:
-        waiting, resumed = self._to_resume, 0
-        while waiting and resumed < _GROUP:
-            waiting.popleft().resume()
-            resumed += 1
-        if not waiting:
-            waiting = deque(self._subscriptions) if self._again else None
+        waiting_streams, resumed_count = self._to_resume, 0
+        while waiting_streams and resumed_count < _GROUP:
+            waiting_streams.popleft().resume()
+            resumed_count += 1
+        if not waiting_streams:
+            waiting_streams = deque(self._subscriptions) if self._again else None
             self._again = False
-        self._to_resume = waiting if resumed else None
-        if resumed:
-            asyncio.get_running_loop().call_later(resumed * _PAUSE_SECONDS, self._resume_group)
+        self._to_resume = waiting_streams if resumed_count else None
+        if resumed_count:
+            asyncio.get_running_loop().call_later(resumed_count * _PAUSE_SECONDS, self._resume_group)
 
 
 class Subscription:
@@ -157,7 +157,7 @@ EventSource = Callable[[], AbstractAsyncContextManager[Subscription]]
 
 
 class EventStreams:
-    """The event streams of a program, of which there are at most *limit* at a time.
+    """The event streams of a program, at most *limit* at a time.
 
     Streams end when *stopping* is set. ``Last-Event-ID`` is ignored because events are not stored: after a reconnect,
     clients list again what they show. A stream that is silent for *heartbeat* seconds sends a comment.
@@ -182,15 +182,15 @@ class EventStreams:
         fields = {"Content-Type": f"{EVENT_STREAM}; charset=utf-8", **HEADERS}
         headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        disconnected = asyncio.ensure_future(_disconnected(receive))
-        stopped = asyncio.ensure_future(self._stopping.wait())
+        disconnection = asyncio.ensure_future(_disconnected(receive))
+        stop_task = asyncio.ensure_future(self._stopping.wait())
         try:
             async with self._source() as subscription:
-                for end in (disconnected, stopped):
+                for end in (disconnection, stop_task):
                     end.add_done_callback(lambda _: subscription.resume())
                 await _send_chunk(send, _OPENING)
-                while not disconnected.done():
-                    stops = stopped.done()  # what is published before that is sent
+                while not disconnection.done():
+                    stops = stop_task.done()  # what is published before that is sent
                     if chunk := subscription.take_text():
                         await _send_chunk(send, chunk)
                     elif stops:
@@ -199,8 +199,8 @@ class EventStreams:
                         await _send_chunk(send, _HEARTBEAT)
         finally:
             self._open -= 1
-            disconnected.cancel()
-            stopped.cancel()
+            disconnection.cancel()
+            stop_task.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

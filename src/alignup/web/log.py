@@ -182,12 +182,12 @@ class LogQueue:
                         break
                     line = self._lines.get_nowait()
             text = b"".join(lines)
-            written = self._write(text)
+            is_written = self._write(text)
             with self._lock:
                 self._bytes -= len(text)
-                if not written:
+                if not is_written:
                     self._drop(len(lines))
-                dropped_count = self._unreported if written and not self._bytes else 0
+                dropped_count = self._unreported if is_written and not self._bytes else 0
                 self._unreported -= dropped_count
             if dropped_count:
                 self.report(dropped_count)

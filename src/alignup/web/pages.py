@@ -113,7 +113,7 @@ class Pages:
         return Response(content, status_code=status, media_type=HTML, headers={**PAGE_HEADERS, **(headers or {})})
 
     def guard(self, handler: PageHandler, access: AccessRules | None) -> PageHandler:
-        """Return *handler* for those whom *access* allows (``None``: for all); problems become pages."""
+        """Return *handler* for the users whom *access* allows (``None``: for all); problems become pages."""
 
         async def handle(request: Request) -> Response:
             try:
@@ -211,8 +211,8 @@ def time_texts(seconds: float) -> tuple[str, str]:
 def describe_machine(host: Host) -> dict[str, Any]:
     """Return what pages show of the machine of a host and of its ledger."""
     numa = measure_bars(host)
-    stranded = stranded_places(numa)
-    parts = draw_parts(host.machine, host.ledger, stranded=stranded)
+    places = stranded_places(numa)
+    parts = draw_parts(host.machine, host.ledger, stranded=places)
     occupancy = parts.layout.occupancy
     largest = largest_requests(host)
     totals = sum_bars(numa)
@@ -226,7 +226,7 @@ def describe_machine(host: Host) -> dict[str, Any]:
             if use.holder is None
         ],
         "has_holders": bool(occupancy.holders),
-        "has_stranded": bool(stranded),
+        "has_stranded": bool(places),
         "holders": {holder.uid: holder for holder in occupancy.holders},
         "sharing": occupancy.sharing,
         "numa": numa,
@@ -260,8 +260,8 @@ def check_site(request: Request) -> None:
         foreign = site not in {"none", "same-origin"} and headers.get("sec-fetch-mode") != "navigate"
     else:
         origin = headers.get("origin")
-        expected = f"{request.url.scheme}://{headers.get('host', '')}"
-        foreign = site not in {"none", "same-origin"} or (origin is not None and origin != expected)
+        expected_origin = f"{request.url.scheme}://{headers.get('host', '')}"
+        foreign = site not in {"none", "same-origin"} or (origin is not None and origin != expected_origin)
     if foreign:
         raise ProblemError(403, "This request comes from a page of another site.")
 

@@ -1,6 +1,6 @@
 """Lists in pages, as in the Kubernetes API: ``limit``, and a ``continue`` token for the next page.
 
-All pages of a list come from one snapshot, so they are consistent whatever changes meanwhile. Snapshots are kept for a
+All pages of a list come from one snapshot, so they are consistent. Snapshots are kept for a
 few minutes; then a token expires, and the client lists again from the start.
 """
 
@@ -49,7 +49,7 @@ class SnapshotPager(Generic[Item]):
     async def page(self, take_snapshot: Callable[[], Sequence[Item]], *, limit: int, token: str | None) -> Page:
         """Return the page of *token*, or the first page of a new snapshot, with at most *limit* items.
 
-        Raise ``InvalidTokenError`` or ``TokenExpiredError`` if there is no such page.
+        Raise ``InvalidTokenError`` or ``TokenExpiredError`` if the page does not exist.
         """
         key, start, items = self._find(token) if token is not None else (None, 0, take_snapshot())
         encoded_items = await encode_items(items, self._encode, start=start, limit=limit)
@@ -107,11 +107,11 @@ async def encode_items(
 
 async def gather_items(items: Iterable[Item]) -> list[Item]:
     """Return *items* as a list, and let other tasks run while it grows."""
-    gathered: list[Item] = []
+    all_items: list[Item] = []
     since = time.perf_counter()
     for item in items:
-        gathered.append(item)
+        all_items.append(item)
         if time.perf_counter() - since >= _HOLD_SECONDS:
             await asyncio.sleep(0)
             since = time.perf_counter()
-    return gathered
+    return all_items

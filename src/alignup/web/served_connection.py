@@ -126,7 +126,8 @@ class ServedConnection(asyncio.Protocol):
                 self._unparsed = b""
                 break
             size = self._body_left or min(_SLICE_BYTES, self._limits.head_bytes - self._head_bytes)
-            part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
+            part = self._unparsed[:size]
+            self._unparsed = self._unparsed[size:]
             self._head_bytes += len(part)
             try:
                 self._parser.feed_data(part)
@@ -375,7 +376,8 @@ class _Exchange:
                 raise RuntimeError("a request has one response")
             self._head = self._build_head(message["status"], message.get("headers", ()))
             if self._left is None:  # the first part of a stream can be minutes away
-                head, self._head, self._started = self._head, b"", True
+                head, self._head = self._head, b""
+                self._started = True
                 await self._connection.write(head)
             return
         if self.complete or not (self._head or self._started):

@@ -282,12 +282,12 @@ class ServerCertificate:
 
 def _invalidity(context: ssl.SSLContext, certificate: Path) -> str:
     """Return why a client that trusts *certificate* itself rejects it now: it has expired, or is not valid yet."""
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    trusting.check_hostname = False
-    trusting.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    trusting_context = ssl.create_default_context(cafile=str(certificate))
+    trusting_context.check_hostname = False
+    trusting_context.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
-    client = trusting.wrap_bio(to_client, to_server)
+    client = trusting_context.wrap_bio(to_client, to_server)
     for side in (client, server, client):
         try:
             side.do_handshake()

@@ -42,13 +42,13 @@ def capacity_tiles(totals: Mapping[str, ResourceBar], largest: Mapping[str, int]
         if not bar.total:
             continue
         free = bar.free + bar.stranded
-        stranded = f"{format_amount(name, bar.stranded)} stranded" if bar.stranded else ""
+        stranded_text = f"{format_amount(name, bar.stranded)} stranded" if bar.stranded else ""
         fits = f"largest aligned request: {format_amount(name, largest[name])}" if name in largest else ""
         tiles.append(
             Tile(
                 f"Free {resource_name(name)}",
                 format_count(name, free),
-                "; ".join(filter(None, (fits, stranded))),
+                "; ".join(filter(None, (fits, stranded_text))),
                 tone="bad" if not free else "wait" if bar.stranded else "",
                 unit=f"of {format_count(name, bar.total)}",
             )

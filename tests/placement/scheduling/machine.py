@@ -71,7 +71,7 @@ class PlainFacts:
         bound = () if empty else [other for other, host in self.bound.values() if host == node]
         for other in (*bound, *beside):
             used = used.plus(demand.fit_used(other))
-        shortages = insufficient_resources(demand.fit_request(pod), used=used, allocatable=self.nodes[node])
+        shortages = insufficient_resources(demand.fit_request(pod), usage=used, allocatable=self.nodes[node])
         return [shortage.resource for shortage in shortages]
 
     def unique_host_names(self, nodes: Sequence[str]) -> tuple[str, ...]:

@@ -278,7 +278,7 @@ class ModelApi(ApiServer):
         for other in self.pods.values():
             if other.host == name:
                 used = used.plus(demand.fit_used(other.pod))
-        return not insufficient_resources(demand.fit_request(pod), used=used, allocatable=self.nodes[name])
+        return not insufficient_resources(demand.fit_request(pod), usage=used, allocatable=self.nodes[name])
 
 
 def kubelets(api: ModelApi, number: int, frozen: Callable[[], bool]) -> dict[str, FrozenKubelet]:

@@ -31,8 +31,8 @@ _MAX_NAMED = 4  #: devices that a sentence names
 def numa_nodes(attributes: Mapping[str, AttributeValue], machine: Machine | None) -> NodeSet | None:
     """Return the NUMA nodes of a device; ``None`` if they are unknown.
 
-    They are an attribute, or those of its PCI address or root on the *machine*. A node that has memory but no CPUs, as
-    that of some GPUs, stands for the nearest nodes with CPUs.
+    They are an attribute of the device, or follow from its PCI address or root on the *machine*. A node that has memory
+    but no CPUs, as that of some GPUs, stands for the nearest nodes with CPUs.
     """
     value = attributes.get(NUMA_NODE)
     values = value if isinstance(value, tuple) else (value,)
@@ -130,10 +130,10 @@ def decided_nodes(pod: Pod, placements: Iterable[Placement], claim: str, machine
     return DecidedNodes(cpus, memory)
 
 
-def is_aligned(devices: Iterable[NodeSet], decided: NodeSet) -> bool:
+def is_aligned(devices: Iterable[NodeSet], decided_mask: NodeSet) -> bool:
     """Return whether everything decided is on NUMA nodes of the devices, and every device on one of these nodes."""
     nodes = tuple(devices)
-    return not decided & ~bits.union(nodes) and all(group & decided for group in nodes)
+    return not decided_mask & ~bits.union(nodes) and all(group & decided_mask for group in nodes)
 
 
 def _on_nodes(nodes: NodeSet) -> str:
@@ -291,8 +291,8 @@ class HostClaims(NamedTuple):
         states = self.states(pod, host)
         locality = self._check_locality(pod, states, placements, host)
         for state in states:
-            decided = decided_nodes(pod, placements, state.name, host.machine)
-            claim = ExplainedClaim(state, decided, locality=locality)
+            nodes_of_pod = decided_nodes(pod, placements, state.name, host.machine)
+            claim = ExplainedClaim(state, nodes_of_pod, locality=locality)
             if claim.decided.all and state.claim is not None and not claim.aligned:
                 claim = replace(claim, better=self._devices_beside(state.claim, claim.decided.all))
             explained_claims.append(claim)
@@ -309,8 +309,8 @@ class HostClaims(NamedTuple):
         allocated_ids = {device.id for state in by_name.values() if state.allocated for _, device in state.devices}
         unavailable = self.objects.taken() - allocated_ids
         others["claims"] = [pci_address(device) for device in self.devices if device.id in unavailable]
-        machine, unsettled = ledger.places or (host.machine, {})
-        return ClaimedDevices(by_name, machine.locality, others, unsettled).check(pod, placements)
+        machine, unsettled_devices = ledger.places or (host.machine, {})
+        return ClaimedDevices(by_name, machine.locality, others, unsettled_devices).check(pod, placements)
 
     def _devices_beside(self, claim: Claim, nodes: NodeSet) -> tuple[SliceDevice, ...]:
         """Return the free devices on *nodes* that match *claim*, if they suffice for it."""
@@ -356,8 +356,8 @@ def _allocated_state(name: str, claim: Claim, devices: Mapping[DeviceId, SliceDe
         for allocation in claim.allocated or ()
     )
     problem = ""
-    if missing := [str(allocation.id) for allocation in claim.allocated or () if allocation.id not in devices]:
-        problem = f"no ResourceSlice of this node has {', '.join(missing)}"
+    if missing_ids := [str(allocation.id) for allocation in claim.allocated or () if allocation.id not in devices]:
+        problem = f"no ResourceSlice of this node has {', '.join(missing_ids)}"
     elif pod.uid and claim.reserved_for and pod.uid not in claim.reserved_for:
         problem = f"{claim.title} is reserved for other pods"
     return ClaimState(name, claim, claim_devices, allocated=True, problem=problem)

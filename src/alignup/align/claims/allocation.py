@@ -122,13 +122,13 @@ class _Search:
     def _kind_of(self, device: SliceDevice) -> Hashable:
         """Return what a device and all that can take its place have in common."""
         if device.id not in self._kinds:
-            compared = tuple([device.attributes.get(attribute) for attribute in self._compared])
+            attributes = tuple([device.attributes.get(attribute) for attribute in self._compared])
             try:
                 suits = [
                     is_available(device, alternative, ()) and self._matches(alternative, device)
                     for alternative in self._requests
                 ]
-                self._kinds[device.id] = tuple(suits), compared, device.shared
+                self._kinds[device.id] = tuple(suits), attributes, device.shared
             except AlignError:  # of a selector that may never be needed
                 self._kinds[device.id] = device.id
         return self._kinds[device.id]

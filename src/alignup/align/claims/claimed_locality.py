@@ -57,7 +57,7 @@ def claims_used(pod: Pod, container: Container) -> Iterator[str]:
 
 
 def demands_near_claims(pod: Pod) -> bool:
-    """Return whether *pod* demands near devices of its claims; a malformed demand is no such demand."""
+    """Return whether *pod* demands near devices of its claims; a malformed demand does not count."""
     if DEVICES_ANNOTATION not in pod.annotations:
         return False
     try:

@@ -159,10 +159,10 @@ class ClaimObjects:
         """Return the class that offers an extended resource; of several classes, the first by name."""
         if names.is_device_class(resource):
             return self.classes.get(resource.removeprefix(names.DEVICE_CLASS_PREFIX))
-        offering = [
+        matching_classes = [
             device_class for device_class in self.classes.values() if device_class.extended_resource == resource
         ]
-        return min(offering, key=lambda device_class: device_class.name, default=None)
+        return min(matching_classes, key=lambda device_class: device_class.name, default=None)
 
     def with_class_resources(self, pod: Pod) -> Pod:
         """Return a *pod* that is not bound yet with the extended resources that a DeviceClass offers.
@@ -170,8 +170,8 @@ class ClaimObjects:
         A class that is requested by its own name counts even if it is not known.
         """
         offered_resources = {device_class.extended_resource for device_class in self.classes.values()}
-        requested = {name for container in pod.all_containers for name in container.resources.requests}
-        served_names = [name for name in requested if name in offered_resources or names.is_device_class(name)]
+        resource_names = {name for container in pod.all_containers for name in container.resources.requests}
+        served_names = [name for name in resource_names if name in offered_resources or names.is_device_class(name)]
         return replace(pod, class_resources=tuple(sorted(served_names))) if served_names else pod
 
     def claims_of(self, pod: Pod, *, capacity: Mapping[str, int]) -> Iterator[tuple[str, Claim | str]]:
@@ -185,15 +185,15 @@ class ClaimObjects:
                 yield pod_claim.name, claim or f"ResourceClaim {pod.namespace}/{pod_claim.claim} is not known"
             elif pod_claim.template:
                 template = self.templates.get((pod.namespace, pod_claim.template))
-                missing = f"ResourceClaimTemplate {pod.namespace}/{pod_claim.template} is not known"
-                yield pod_claim.name, replace(template, name=f"{pod.name}-{pod_claim.name}") if template else missing
+                problem = f"ResourceClaimTemplate {pod.namespace}/{pod_claim.template} is not known"
+                yield pod_claim.name, replace(template, name=f"{pod.name}-{pod_claim.name}") if template else problem
             else:
                 yield pod_claim.name, "it names neither a ResourceClaim nor a template"
         served_requests = demand.claimed_requests(pod, capacity)
         if served_requests and pod.extended_claim:
             claim = self.claims.get((pod.namespace, pod.extended_claim))
-            missing = f"ResourceClaim {pod.namespace}/{pod.extended_claim} is not known"
-            yield from ((name, claim or missing) for name in sorted({name for _, name in served_requests}))
+            problem = f"ResourceClaim {pod.namespace}/{pod.extended_claim} is not known"
+            yield from ((name, claim or problem) for name in sorted({name for _, name in served_requests}))
         elif served_requests:
             yield from self._extended_claims(pod, served_requests)
 

@@ -101,8 +101,8 @@ class CpuLedger:
             return self
         if len(containers) > 1:
             rest = {name: cpus for name, cpus in containers.items() if name != container}
-            freed = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
-            return replace(self, shared=self.shared | freed, held=with_item(self.held, uid, rest), last_owner=None)
+            freed_cpus = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
+            return replace(self, shared=self.shared | freed_cpus, held=with_item(self.held, uid, rest), last_owner=None)
         return self.take_back_all(uid)
 
     def take_back_all(self, uid: str) -> Self:
@@ -110,11 +110,11 @@ class CpuLedger:
         if not containers:
             return self
         # The containers of a pod with CPUs as a whole have parts of these; by a defect, perhaps others, which stay.
-        freed = self.pod_held[uid] if uid in self.pod_held else bits.union(containers.values())
+        freed_cpus = self.pod_held[uid] if uid in self.pod_held else bits.union(containers.values())
         return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
-            shared=self.shared | freed,
+            shared=self.shared | freed_cpus,
             held=without_item(self.held, uid),
             pod_held=without_item(self.pod_held, uid) if uid in self.pod_held else self.pod_held,
             reusable=self.reusable,

@@ -90,8 +90,8 @@ class CpuSettings:
     def check_none(self) -> None:
         """Raise ``SettingsError`` if there are options, which the policy ``none`` does not support."""
         if self.options:
-            listed = " ".join(f"{name}:{value}" for name, value in sorted(self.options.items()))
-            raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")
+            option_list = " ".join(f"{name}:{value}" for name, value in sorted(self.options.items()))
+            raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{option_list}]")
 
     def reserved_count(self, release: Release = NEWEST) -> int:
         """Return the number of reserved CPUs, rounded up; the static policy requires at least one."""

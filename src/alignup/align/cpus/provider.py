@@ -57,23 +57,23 @@ def select_reserved_cpus(
     view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0, release: Release = NEWEST
 ) -> CpuSet:
     """Return the *count* CPUs reserved for the system: the *explicit* CPUs, or the CPUs that are selected first."""
-    reserved = explicit
-    if not reserved:
+    cpus = explicit
+    if not cpus:
         # Like the kubelet, report an impossible count as a set of the wrong size.
         with suppress(ProviderError):
-            reserved = create_selection(view, options, release).take(view.all_cpus, count)
-    if reserved.bit_count() != count:
+            cpus = create_selection(view, options, release).take(view.all_cpus, count)
+    if cpus.bit_count() != count:
         raise SettingsError(
             "[cpumanager] unable to reserve the required amount of CPUs "
-            f"(size of {bits.show(reserved)} did not equal {count})"
+            f"(size of {bits.show(cpus)} did not equal {count})"
         )
-    unknown_cpus = reserved & ~view.all_cpus
+    unknown_cpus = cpus & ~view.all_cpus
     if unknown_cpus:
         raise SettingsError(
             "[cpumanager] unable to build the reserved physical CPUs from the reserved set: "
             f"unknown CPU ID: {next(bits.members(unknown_cpus))}"
         )
-    return reserved
+    return cpus
 
 
 class CpuNodes:
@@ -160,7 +160,7 @@ class CpuProvider(Provider[CpuLedger]):
         try:
             options = CpuOptions.parse(settings.options, gates=gates)
             options.check_machine(topology, sockets=view.num_sockets, nodes=view.num_nodes)
-            reserved = select_reserved_cpus(
+            reserved_cpus = select_reserved_cpus(
                 view, options, count=count, explicit=settings.explicit, release=gates.release
             )
         except SettingsError as error:
@@ -169,7 +169,7 @@ class CpuProvider(Provider[CpuLedger]):
             view=view,
             policy=CpuPolicy.STATIC,
             options=options,
-            reserved=reserved,
+            reserved=reserved_cpus,
             pod_level=gates.on("PodLevelResourceManagers") and gates.on("PodLevelResources"),
             kubelet_faults=kubelet_faults,
             kubelet_release=gates.release,
@@ -302,8 +302,8 @@ class CpuProvider(Provider[CpuLedger]):
     def _is_stale(self, ledger: CpuLedger, pod: Pod) -> bool:
         """Return whether the CPUs of the pod are partly shared, or a container has some and one before it has none."""
         containers = ledger.held.get(pod.uid, {})
-        missing = [container.name not in containers for container in pod.all_containers]
-        return bool(ledger.pod_held[pod.uid] & ledger.shared) or missing != sorted(missing)
+        missing_flags = [container.name not in containers for container in pod.all_containers]
+        return bool(ledger.pod_held[pod.uid] & ledger.shared) or missing_flags != sorted(missing_flags)
 
     def _restore_pod(self, ledger: CpuLedger, pod: Pod) -> CpuLedger:
         """Let the pod keep its CPUs; containers without any get theirs. If these are too few, all are released."""
@@ -340,7 +340,7 @@ class CpuProvider(Provider[CpuLedger]):
                 f'not all reserved cpus: "{bits.show(self.reserved)}" '
                 f'are present in defaultCpuSet: "{bits.show(shared)}"'
             )
-        accounted = shared | bits.union(pod_held.values())
+        cpus_of_file = shared | bits.union(pod_held.values())
         for uid, containers in held.items():
             for name, cpus in containers.items():
                 if cpus & shared:
@@ -348,11 +348,11 @@ class CpuProvider(Provider[CpuLedger]):
                         f'pod: {uid}, container: {name} cpuset: "{bits.show(cpus)}" '
                         f'overlaps with default cpuset "{bits.show(shared)}"'
                     )
-                accounted |= cpus
-        if accounted != everything:
+                cpus_of_file |= cpus
+        if cpus_of_file != everything:
             raise StateError(
                 f'current set of available CPUs "{bits.show(everything)}" '
-                f'doesn\'t match with CPUs in state "{bits.show(accounted)}"'
+                f'doesn\'t match with CPUs in state "{bits.show(cpus_of_file)}"'
             )
         return shared
 
@@ -411,7 +411,7 @@ class CpuProvider(Provider[CpuLedger]):
         return ""
 
     def _divide(self, pod: Pod, cpus: CpuSet, stored_cpus: Mapping[str, CpuSet] = _NOTHING) -> dict[str, CpuSet]:
-        """Divide the pod's CPUs among its containers, of which some may have CPUs already (*stored_cpus*).
+        """Divide the pod's CPUs among its containers. Some containers may have CPUs already (*stored_cpus*).
 
         Sidecars keep theirs. Other init containers run one after the other on the rest at that time, then the
         containers run side by side on the rest. Containers without exclusive CPUs share what the others leave.

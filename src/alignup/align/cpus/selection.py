@@ -62,7 +62,8 @@ class PackedSelection:
         )
         whole_cores, self._large_cores = _whole_by_size(cores, core_size, release, kubelet_faults=kubelet_faults)
         self._nodes_first = view.num_sockets >= view.num_nodes
-        self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
+        self._outer = nodes if self._nodes_first else sockets
+        self._inner = sockets if self._nodes_first else nodes
         whole: tuple[tuple[frozenset[CpuSet], Mapping[CpuSet, int]], ...]
         whole = ((frozenset(nodes), {}), (whole_sockets, large_sockets))
         whole_outer, whole_inner = whole if self._nodes_first else whole[::-1]
@@ -82,11 +83,11 @@ class PackedSelection:
         self._cores_of_socket = _children(sockets, cores) if spread and release.goes_round_cores else {}
         take_cores: TakeStep = (self._smallest_core, self._whole_cores)
         last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (take_cores, (1, self._single))
-        cached: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
+        cache_steps: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
         self._steps: tuple[TakeStep, ...] = (
             self._whole_groups(*whole_outer, self._order),
             self._whole_groups(*whole_inner, partial(self._order, inner=True)),
-            *cached,
+            *cache_steps,
             *last,
         )
 
@@ -248,9 +249,9 @@ def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) 
 def _take_whole(
     groups: Iterable[CpuSet], *, free: CpuSet, need: int, average_sizes: Mapping[CpuSet, int] = MappingProxyType({})
 ) -> CpuSet:
-    """Return the CPUs of those *groups* that are entirely free and fit into *need*.
+    """Return the CPUs of the *groups* that are entirely free and fit into *need*.
 
-    Those with an average size count as free if that many of their CPUs are.
+    A group with an average size counts as free if that many of its CPUs are.
     """
     selection = 0
     used_cpus = ~free
@@ -331,7 +332,7 @@ class DistributedSelection:
         self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
 
     def take(self, free: CpuSet, count: int, *, width: int = 0) -> CpuSet:
-        """Select CPUs; *width* is the number of nodes of the hint, of which the release may use all it can."""
+        """Select CPUs; *width* is the number of nodes of the hint; the release may use all of them."""
         if count <= 0 or count % self._group:
             return self._packed.take(free, count)
         if count > (free & self._all).bit_count():
@@ -414,7 +415,7 @@ class _Search:
         #: the richest combination of all nodes, and of each socket, where it has enough
         self.richest: list[Indexes] = []
         alike = [
-            [index for index, touched in enumerate(sockets or ()) if touched == group]
+            [index for index, socket_mask in enumerate(sockets or ()) if socket_mask == group]
             for group in sorted(set(sockets or ()))
         ]
         for pool in (self._able, *alike):
@@ -427,16 +428,16 @@ class _Search:
         if self._exact:
             best = self._first_best(best)
         _, goal = self._rank(best)
-        share, saved = self._even_part(best)
+        share, savings = self._even_part(best)
         remainder = self._remainder(best, share)
         combination = (
-            remainder.first(lambda more: self._score(saved + more) <= goal) if self._exact else remainder.richest()
+            remainder.first(lambda more: self._score(savings + more) <= goal) if self._exact else remainder.richest()
         )
         able = tuple(index for index in best if self._sizes[index] - share >= self._group)
         turns = tuple(best[index] for index in combination)
-        giving = tuple(best[index] for index in remainder.in_rounds(combination))
+        extra_groups = tuple(best[index] for index in remainder.in_rounds(combination))
         perfect = goal == 0 and not self._rank(best)[0]
-        return DistributionPlan(best, share, giving, turns, able, perfect, by_socket=bool(self._sockets))
+        return DistributionPlan(best, share, extra_groups, turns, able, perfect, by_socket=bool(self._sockets))
 
     def _first_best(self, start: Indexes) -> Indexes:
         """Return the first of the best combinations; *start* is one to start with."""
@@ -471,17 +472,17 @@ class _Search:
 
     def _rank(self, indexes: Indexes, *, ideal: bool = False) -> tuple[bool, int]:
         """Return the rank of a combination, or a lower bound for it (*ideal*); smaller is better."""
-        share, saved = self._even_part(indexes)
+        share, savings = self._even_part(indexes)
         remainder = self._remainder(indexes, share)
-        saved += remainder.ideal() if ideal else remainder.most(exact=self._exact)
-        touched = union([self._sockets[index] for index in indexes]) if self._sockets else 0
-        return touched & touched - 1 > 0, self._score(saved)
+        savings += remainder.ideal() if ideal else remainder.most(exact=self._exact)
+        socket_mask = union([self._sockets[index] for index in indexes]) if self._sockets else 0
+        return socket_mask & socket_mask - 1 > 0, self._score(savings)
 
-    def _score(self, saved: int) -> int:
+    def _score(self, savings: int) -> int:
         """Return the standard deviation of free CPUs per node, in thousandths, from a mean rounded to thousandths."""
         nodes = len(self._sizes)
         mean = (2000 * self._left + nodes) // (2 * nodes)
-        squares = 1_000_000 * (self._squares - saved) - 2000 * mean * self._left + nodes * mean * mean
+        squares = 1_000_000 * (self._squares - savings) - 2000 * mean * self._left + nodes * mean * mean
         return (isqrt(4 * squares // nodes) + 1) // 2
 
 
@@ -498,11 +499,11 @@ class _Remainder:
         if not self._groups:
             return 0
         able = [size for size in self._left if size >= self._group]
-        rising = sorted(able)
+        sizes = sorted(able)
         # With one group each, the richest nodes save most; with more groups than nodes, all take part.
-        most = self._saved(rising[-self._groups :] if self._groups <= len(able) else able)
+        most = self._saved(sizes[-self._groups :] if self._groups <= len(able) else able)
         for number in range(min(self._groups - 1, len(able)) if exact else 0, 0, -1):
-            if self.ideal(rising[-number:]) <= most:
+            if self.ideal(sizes[-number:]) <= most:
                 break
             most = max(most, *map(self._saved, combinations(able, number)))
         return most
@@ -513,16 +514,16 @@ class _Remainder:
         sizes = [self._left[index] for index in able]
         for number in range(len(able) if self._groups else 0, 0, -1):
             # Of more nodes than groups, only the first ones give a group, and the others must still follow them.
-            getting = min(number, self._groups)
-            window = len(able) - (number - getting)
-            richest = sorted(sizes[:window])[-getting:]
-            ceiling = self._saved(richest) if getting == self._groups else self.ideal(richest)
+            group_count = min(number, self._groups)
+            window = len(able) - (number - group_count)
+            richest = sorted(sizes[:window])[-group_count:]
+            ceiling = self._saved(richest) if group_count == self._groups else self.ideal(richest)
             if ceiling < 0 or not good(ceiling):
                 continue
-            for combination in combinations(range(window), getting):
-                saved = self._saved([sizes[index] for index in combination])
-                if saved >= 0 and good(saved):
-                    others = range(combination[-1] + 1, combination[-1] + 1 + number - getting)
+            for combination in combinations(range(window), group_count):
+                savings = self._saved([sizes[index] for index in combination])
+                if savings >= 0 and good(savings):
+                    others = range(combination[-1] + 1, combination[-1] + 1 + number - group_count)
                     return tuple(able[index] for index in (*combination, *others))
         return ()
 
@@ -533,45 +534,45 @@ class _Remainder:
 
     def in_rounds(self, indexes: Indexes) -> Indexes:
         """Return the nodes that give a group, in order, if *indexes* take turns."""
-        giving: list[int] = []
+        extra_groups: list[int] = []
         for number in range(self._groups):
-            giving += [index for index in indexes if self._left[index] // self._group > number]
-            if len(giving) >= self._groups:
+            extra_groups += [index for index in indexes if self._left[index] // self._group > number]
+            if len(extra_groups) >= self._groups:
                 break
-        return tuple(giving[: self._groups])
+        return tuple(extra_groups[: self._groups])
 
     def _saved(self, sizes: Sequence[int]) -> int:
         """Return what rounds over *sizes* save; -1 without enough whole groups (the kubelet loops forever then)."""
         group, groups = self._group, self._groups
         sizes = list(sizes)
-        saved = 0
+        savings = 0
         while groups:
             if not sizes:
                 return -1
             rounds = min(min(sizes) // group, groups // len(sizes))
             if rounds:
                 given_cpus = rounds * group
-                saved += given_cpus * (2 * sum(sizes) - given_cpus * len(sizes))
+                savings += given_cpus * (2 * sum(sizes) - given_cpus * len(sizes))
                 groups -= rounds * len(sizes)
                 sizes = [size - given_cpus for size in sizes if size - given_cpus >= group]
             else:
-                saved += group * (2 * sum(sizes[:groups]) - group * groups)
+                savings += group * (2 * sum(sizes[:groups]) - group * groups)
                 groups = 0
-        return saved
+        return savings
 
     def ideal(self, sizes: Sequence[int] | None = None) -> int:
         """Return what taking each group from the richest of *sizes* (or all) saves; -1 if they do not have enough."""
         group = self._group
         heap = [-size for size in (self._left if sizes is None else sizes)]
         heapify(heap)
-        saved = 0
+        savings = 0
         for _ in range(self._groups):
             richest = -heap[0]
             if richest < group:
                 return -1
-            saved += group * (2 * richest - group)
+            savings += group * (2 * richest - group)
             heapreplace(heap, group - richest)
-        return saved
+        return savings
 
 
 def _is_endless(sizes: Sequence[int], count: int, plan: DistributionPlan, *, group: int, widths: range) -> bool:

@@ -102,13 +102,13 @@ class _Search:
     def _extend(self, sequence: tuple[int, ...], numbers: list[int], weight: int) -> None:
         """Try each group as the last one, and each later group as a whole with more after it."""
         for index, group in enumerate(self.groups):
-            missing = self.size - len(numbers)
+            missing_count = self.size - len(numbers)
             later = not sequence or index > sequence[-1]
-            if index in sequence or (len(group) <= missing and not later):
+            if index in sequence or (len(group) <= missing_count and not later):
                 continue  # the same whole groups in another order
-            candidate = [*numbers, *group[:missing]]
-            total = weight + sum(self._added_weights(group[:missing], numbers))
-            if len(group) >= missing:
+            candidate = [*numbers, *group[:missing_count]]
+            total = weight + sum(self._added_weights(group[:missing_count], numbers))
+            if len(group) >= missing_count:
                 self._best = min(self._best, (total, len(sequence), (*sequence, index), candidate))
             elif total <= self._best[0]:
                 self._extend((*sequence, index), candidate, total)

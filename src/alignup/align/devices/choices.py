@@ -123,7 +123,7 @@ DeviceChooser = Callable[[str, Sequence[DeviceChoices]], Mapping[str, tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class RandomChooser:
-    """A chooser that draws devices; the same pod gets the same, whatever other pods get."""
+    """A chooser that draws devices; a pod gets the same devices, independent of other pods."""
 
     seed: int
 

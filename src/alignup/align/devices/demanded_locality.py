@@ -61,11 +61,11 @@ def parse_demands(text: str) -> tuple[LocalityDemand, ...]:
 
 
 def _parse(text: str) -> LocalityDemand:
-    value, equals, listed = (part.strip() for part in text.partition("="))
+    value, equals, name_list = (part.strip() for part in text.partition("="))
     if value not in set(DemandedLocality):
-        supported = ", ".join(DemandedLocality)
-        raise ParseError(f"{quote(value)} is no locality of devices; supported: {supported}")
-    names = tuple(dict.fromkeys(name.strip() for name in listed.split(","))) if equals else ()
+        localities = ", ".join(DemandedLocality)
+        raise ParseError(f"{quote(value)} is no locality of devices; supported: {localities}")
+    names = tuple(dict.fromkeys(name.strip() for name in name_list.split(","))) if equals else ()
     for name in names:
         if problems := qualified_problems(name):
             example = f"{value}=nvidia.com/gpu,rdma/nic"
@@ -85,12 +85,12 @@ def locality_demands(pod: Pod, *, strict: bool = True) -> tuple[LocalityDemand, 
         demands = parse_demands(text)
     except ParseError as error:
         raise PodError([Problem(f"metadata.annotations[{DEVICES_ANNOTATION}]", str(error))]) from error
-    requested = {claim.name for claim in pod.claims}
+    request_names = {claim.name for claim in pod.claims}
     for container in pod.all_containers:
-        requested.update(container.resources.limits, container.resources.requests)
-    missing = [name for demand in demands for name in demand.names if name not in requested]
-    if strict and missing:
-        message = f"no container requests {', '.join(missing)}, and the pod has no such claim"
+        request_names.update(container.resources.limits, container.resources.requests)
+    missing_names = [name for demand in demands for name in demand.names if name not in request_names]
+    if strict and missing_names:
+        message = f"no container requests {', '.join(missing_names)}, and the pod has no such claim"
         raise PodError([Problem(f"metadata.annotations[{DEVICES_ANNOTATION}]", message)])
     return demands
 
@@ -117,11 +117,11 @@ def check_demand(
     *others* are the devices of other pods, by resource. Devices are ids of device plugins, or PCI addresses.
     """
     spread = demand.locality is DemandedLocality.SPREAD
-    concerned = [(name, id_) for name, ids in devices.items() if demand.concerns(name) for id_ in ids]
-    if len(concerned) < (1 if spread else 2):
+    demanded_devices = [(name, id_) for name, ids in devices.items() if demand.concerns(name) for id_ in ids]
+    if len(demanded_devices) < (1 if spread else 2):
         return _SATISFIED
     located_devices: list[_Device] = []
-    for name, id_ in concerned:
+    for name, id_ in demanded_devices:
         if (address := find_address(locality, id_)) is None:
             return DemandAnswer(None, _no_address(name, id_))
         located_devices.append(_Device(id_, address, locality.devices.get(address, name)))
@@ -181,10 +181,10 @@ def _check_levels(locality: Locality, devices: Sequence[_Device], farthest: Leve
 
 def _check_links(locality: Locality, gpus: Sequence[_Device]) -> Iterator[DemandAnswer]:
     for a, b in combinations(gpus, 2):
-        linked = a.address == b.address or locality.linked(a.address, b.address)
-        if linked is None:
+        is_linked = a.address == b.address or locality.linked(a.address, b.address)
+        if is_linked is None:
             yield DemandAnswer(None, "the links between the GPUs are not known")
-        elif not linked:
+        elif not is_linked:
             yield DemandAnswer(satisfied=False, reason=f"no NVLink connects {a.id} and {b.id}")
 
 

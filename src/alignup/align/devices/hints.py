@@ -70,19 +70,19 @@ class DeviceInventory:
             if device.nodes:
                 groups[device.nodes] = groups.get(device.nodes, 0) | 1 << index
                 nodes |= device.nodes & self.machine
-        hinted = nodes if nodes and not self.hints_all_nodes else self.machine
+        hint_nodes = nodes if nodes and not self.hints_all_nodes else self.machine
         facts = {
             "indexes": {device.id: index for index, device in enumerate(self.devices)},
             "healthy": healthy,
             "with_topology": with_topology,
             "placed": bits.union(groups.values()),
             "groups": groups,
-            "nodes": hinted,
+            "nodes": hint_nodes,
             "min_widths": {},
             "restricted": {},
             "on": {
                 node: bits.union(devices for mask, devices in groups.items() if mask >> node & 1)
-                for node in bits.members(hinted)
+                for node in bits.members(hint_nodes)
             },
         }
         for name, fact in facts.items():
@@ -200,10 +200,10 @@ class CoverageFamily(HintFamily):
     def completing_nodes(self, nodes: NodeSet) -> NodeSet:
         if nodes & ~self.nodes:
             return 0
-        missing = self.need - self._touched(nodes)
-        if missing <= 0:
+        missing_count = self.need - self._touched(nodes)
+        if missing_count <= 0:
             return self.nodes
-        return bits.of(node for node, gain in self._gains(nodes).items() if gain >= missing)
+        return bits.of(node for node, gain in self._gains(nodes).items() if gain >= missing_count)
 
     def fitting_sets(self) -> tuple[NodeSet, ...]:
         every = subsets(self.nodes)
@@ -236,19 +236,19 @@ def device_family(
     inventory: DeviceInventory, available: DeviceSet, *, resource: str, need: int, reusable: DeviceSet = 0
 ) -> AmountFamily | CoverageFamily | None:
     """Return the sets of nodes near which *need* *available* or *reusable* devices are; ``None``: no set."""
-    required = reusable & inventory.with_topology
-    if inventory.on_single_nodes and not required:
+    required_devices = reusable & inventory.with_topology
+    if inventory.on_single_nodes and not required_devices:
         amounts = {node: (devices & available).bit_count() for node, devices in inventory.on.items()}
         alone = AmountFamily(amounts, need, preferred_width=inventory.min_width(need, resource=resource))
         return alone if alone.min_width else None
     aim = need
     weights = inventory.count(available)
-    if required:
-        groups = inventory.count(required)
-        if sum(groups.values()) < required.bit_count():
+    if required_devices:
+        groups = inventory.count(required_devices)
+        if sum(groups.values()) < required_devices.bit_count():
             return None  # one of them is on no node of the machine, so no set can touch it
         heavy = 1 + sum(weights.values())
-        aim = max(0, need - required.bit_count()) + heavy * len(groups)
+        aim = max(0, need - required_devices.bit_count()) + heavy * len(groups)
         for mask in groups:
             weights[mask] = weights.get(mask, 0) + heavy
     width = inventory.min_width(need, resource=resource)
@@ -344,14 +344,14 @@ def _undominated(units_by_node: Mapping[int, Bits]) -> list[Bits]:
 
 
 class _Search:
-    def __init__(self, choices: list[Bits], charged: Sequence[Bits], source: str) -> None:
+    def __init__(self, choices: list[Bits], charged_masks: Sequence[Bits], source: str) -> None:
         self.choices = choices
-        self.charged = charged
+        self.charged = charged_masks
         self.source = source
         self.steps = 0
 
-    def completes(self, choices: list[Bits], count: int, missing: int) -> bool:
-        """Return whether *count* of *choices*, which contain only untouched units, touch the *missing* units."""
+    def completes(self, choices: list[Bits], count: int, missing_count: int) -> bool:
+        """Return whether *count* of *choices*, which contain only untouched units, touch *missing_count* units."""
         self.steps += 1
         if self.steps > WORK_LIMIT:
             raise WorkLimitError(
@@ -361,17 +361,17 @@ class _Search:
             )
         gains = [units.bit_count() for units in choices]
         most = max(gains, default=0)
-        if count == 1 or most >= missing:
-            return most >= missing
-        if self._at_most(choices, count) < missing:
+        if count == 1 or most >= missing_count:
+            return most >= missing_count
+        if self._at_most(choices, count) < missing_count:
             return False
         ranked_choices = sorted(zip(gains, choices, strict=True), reverse=True)
         position = 0
-        while sum(gain for gain, _ in ranked_choices[position : position + count]) >= missing:
+        while sum(gain for gain, _ in ranked_choices[position : position + count]) >= missing_count:
             gain, units = ranked_choices[position]
             position += 1
             rest = [fresh for _, other in ranked_choices[position:] if (fresh := other & ~units)]
-            if self.completes(rest, count - 1, missing - gain):
+            if self.completes(rest, count - 1, missing_count - gain):
                 return True
         return False
 
@@ -379,7 +379,7 @@ class _Search:
         """Return an upper bound for what *count* of *choices* touch: uncharged units, and charged ones of each."""
         everything = bits.union(choices)
         return min(
-            (everything & ~charged).bit_count()
-            + sum(nlargest(count, [(units & charged).bit_count() for units in choices]))
-            for charged in self.charged
+            (everything & ~charged_masks).bit_count()
+            + sum(nlargest(count, [(units & charged_masks).bit_count() for units in choices]))
+            for charged_masks in self.charged
         )

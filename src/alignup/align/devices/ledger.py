@@ -118,13 +118,13 @@ class DeviceLedger:
         """Mark all devices as unhealthy, because the plugin is gone."""
         inventory = self.inventories[resource]
         ill = tuple(replace(device, healthy=False) for device in inventory.devices)
-        stopped = replace(inventory, devices=ill, preferred_allocation=False)
-        return self.with_inventory(resource, stopped)
+        stopped_inventory = replace(inventory, devices=ill, preferred_allocation=False)
+        return self.with_inventory(resource, stopped_inventory)
 
     def give_up(self, resource: str) -> Self:
         """Manage the resource only as long as a pod holds some of it, because the plugin did not come back."""
-        stopped = self.stop(resource).inventories[resource]
-        return self.with_inventory(resource, replace(stopped, registered=False))
+        inventory = self.stop(resource).inventories[resource]
+        return self.with_inventory(resource, replace(inventory, registered=False))
 
     def give(self, uid: str, container: str, *, devices: Mapping[str, Collection[str]]) -> Self:
         """Give *devices* to a container without any of their resources; ``StateError`` if another pod holds one."""

@@ -1,6 +1,6 @@
 """Choose devices that are near each other, of all resources of a container at once.
 
-Each criterion decides what those before it leave open:
+Each criterion decides between choices that are equal by the criteria before it:
 
 1. the demands of the pod (``demanded_locality``)
 2. pairs: each GPU has a NIC below its root complex and each NIC a GPU, then the same below a switch; likewise NVMe
@@ -161,12 +161,12 @@ class _Part:
 
     def damage(self, mask: Bits) -> tuple[int, int]:
         """Return how many whole groups a choice breaks, and how many free devices it leaves beside it."""
-        broken = free_count = 0
+        broken_groups = free_count = 0
         for group, whole, is_switch in self.groups:
             if mask & group and (rest := group & self.free & ~mask):
-                broken += whole
+                broken_groups += whole
                 free_count += is_switch and rest.bit_count()
-        return broken, free_count
+        return broken_groups, free_count
 
     def tie_break(self, devices: _Set) -> tuple[object, ...]:
         return self.damage(devices.mask), list(bits.members(devices.mask))
@@ -193,25 +193,25 @@ class _Part:
         steps = 0
         pools, lower, compatible, compares = self.pools, self.lower, self.compatible, self.compares
 
-        def extend(pool: int, start: int, missing: int, indexes: tuple[int, ...], devices: _Set) -> None:
+        def extend(pool: int, start: int, missing_count: int, indexes: tuple[int, ...], devices: _Set) -> None:
             nonlocal limit, steps
             steps += 1
             if steps > MAX_STEPS:
                 raise _TooManySetsError
-            while not missing:
+            while not missing_count:
                 pool += 1
                 if pool == len(pools):
                     limit = action(devices)
                     return
-                missing, start = pools[pool][0], 0
+                missing_count, start = pools[pool][0], 0
             members, mask = pools[pool][1], devices.mask
-            for position in range(start, len(members) - missing + 1):
+            for position in range(start, len(members) - missing_count + 1):
                 index = members[position]
                 if (lower[index] >= 0 and not mask >> lower[index] & 1) or mask & ~compatible[index]:
                     continue
-                following = self.add(devices, index, indexes)
-                if limit is None or following.rank <= limit:
-                    extend(pool, position + 1, missing - 1, (*indexes, index) if compares else (), following)
+                extended_set = self.add(devices, index, indexes)
+                if limit is None or extended_set.rank <= limit:
+                    extend(pool, position + 1, missing_count - 1, (*indexes, index) if compares else (), extended_set)
 
         extend(-1, 0, 0, (), _Set())
 
@@ -270,8 +270,8 @@ def _restrict(part: _Part, locality: Locality, kinds: Mapping[LocalityDemand, Co
     for demand in part.demands:
         for index, address in enumerate(part.addresses):
             if demand.locality is DemandedLocality.NVLINK and locality.devices.get(address) is DeviceKind.GPU:
-                linked = [device == address or locality.linked(device, address) for device in part.addresses]
-                part.compatible[index] &= bits.of(other for other, is_linked in enumerate(linked) if is_linked)
+                links = [device == address or locality.linked(device, address) for device in part.addresses]
+                part.compatible[index] &= bits.of(other for other, is_linked in enumerate(links) if is_linked)
             elif demand.locality in _LEVELS and len(kinds[demand]) == 1:
                 level = _LEVELS[demand.locality]
                 part.compatible[index] &= part.below(level, part.above[level][index])
@@ -349,9 +349,9 @@ class _Partners:
         self._sets: dict[int, list[_Set]] = {}  #: by the numbers of devices below the switches
         self._by_switches: dict[Bits, list[int]] = {}  #: the keys of ``_sets``
         self._work = 0
-        demanded = {demand.locality for demand in part.demands if demand in first.demands}
-        self._same_root = DemandedLocality.SAME_ROOT in demanded
-        self._same_switch = DemandedLocality.SAME_SWITCH in demanded
+        localities = {demand.locality for demand in part.demands if demand in first.demands}
+        self._same_root = DemandedLocality.SAME_ROOT in localities
+        self._same_switch = DemandedLocality.SAME_SWITCH in localities
         part.visit(self._add)
 
     def _add(self, devices: _Set) -> None:
@@ -387,9 +387,9 @@ def _compare_all(parts: Sequence[_Part]) -> list[_Set]:
 
     def compare(devices: _Set) -> int | None:
         nonlocal best
-        unpaired = [partner.unpaired(devices) for partner in partners]
-        if None not in unpaired:
-            counts = [sum(column) for column in zip(_PAIRED, *filter(None, unpaired), strict=True)]
+        unpaired_counts = [partner.unpaired(devices) for partner in partners]
+        if None not in unpaired_counts:
+            counts = [sum(column) for column in zip(_PAIRED, *filter(None, unpaired_counts), strict=True)]
             key = (*counts, devices.rank, -devices.score)
             order = first.tie_break(devices) if best and key == best[0] else ()
             if best is None or (key, order) < (best[0], order and first.tie_break(best[1])):
@@ -416,9 +416,9 @@ def _take_one_by_one(parts: Sequence[_Part]) -> list[_Set]:
         else:
             pairs = list(zip(parts, sets, strict=True))
             counts = [_unpaired((first, part), sets[0], devices) for part, devices in pairs]
-            unpaired = [sum(column) for column in zip(*counts, strict=True)]
+            unpaired_counts = [sum(column) for column in zip(*counts, strict=True)]
             order = [part.tie_break(devices) for part, devices in pairs]
-            candidates.append(((unpaired, sets[0].rank, -sets[0].score, order), sets))
+            candidates.append(((unpaired_counts, sets[0].rank, -sets[0].score, order), sets))
     return min(candidates, key=lambda candidate: candidate[0])[1] if candidates else []
 
 
@@ -429,13 +429,13 @@ def _build(part: _Part, start: int | None, beside: _Set) -> _Set | None:
     def rate(index: int) -> tuple[object, ...]:
         root, switch = part.above[_ROOT][index], part.above[_SWITCH][index]
         alone = (beside.mask and not root & beside.roots, beside.mask and not switch & beside.switches)
-        following = part.add(devices, index, bits.members(devices.mask))
+        extended_part = part.add(devices, index, bits.members(devices.mask))
         return (
             *alone,
             beside.mask and switch & devices.switches,
-            following.rank,
-            -following.score,
-            part.damage(following.mask),
+            extended_part.rank,
+            -extended_part.score,
+            part.damage(extended_part.mask),
             index,
         )
 

@@ -123,14 +123,14 @@ class _Table:
     @classmethod
     def of(cls, scores: PairScores, available: Sequence[int]) -> "_Table":
         table = [[0] * len(available) for _ in available]
-        broken, symmetric = [], True
+        broken_pairs, symmetric = [], True
         for (i, a), (j, b) in combinations(enumerate(available), 2):
             score = scores[a][b]
             symmetric &= score is not None and score == scores[b][a]
             if score is None:
-                broken.append((i, j))
+                broken_pairs.append((i, j))
             table[i][j] = table[j][i] = score or 0
-        return cls(table, symmetric, tuple(broken))
+        return cls(table, symmetric, tuple(broken_pairs))
 
     def check(self, required: Collection[int], size: int) -> None:
         """Raise if the plugin computes the score of a broken pair in any partition."""
@@ -284,15 +284,15 @@ class _Partitions:
         steps: list[tuple[int, int]] = []
         level = [self.whole]
         while level:
-            following: dict[int, None] = {}
+            next_sets: dict[int, None] = {}
             for state in level:
                 for group in self._best_sets(state):
                     steps.append((state, group))
                     most = max(paths[state], self.set_score(group))
                     if rest := state - group:
                         paths[rest] = min(paths.get(rest, most), most)
-                        following[rest] = None
-            level = list(following)
+                        next_sets[rest] = None
+            level = list(next_sets)
         if self.must:
             return {group for _, group in steps if group & self.must_fields}
         next_paths: dict[int, int] = {0: 0}
@@ -309,30 +309,30 @@ class _Partitions:
         """Return the best partition that the plugin finds first, with what it overwrites; positions, ``None`` last."""
         count, size = len(self.scores), self.size
         padding = [None] * (-count % size)
-        remaining: list[int | None] = [*range(count), *padding]
+        free_gpus: list[int | None] = [*range(count), *padding]
         sets: list[tuple[int | None, ...]] = []
         start, _ = overwritten_sets(count, size)
-        while remaining:
+        while free_gpus:
             # of the last candidate that begins with the same sets
-            last = (remaining[0], *remaining[len(remaining) - size + 1 :])
-            group = self._first_best_set(remaining) if len(sets) < start else last
+            last = (free_gpus[0], *free_gpus[len(free_gpus) - size + 1 :])
+            group = self._first_best_set(free_gpus) if len(sets) < start else last
             sets.append(group)
-            remaining = [gpu for gpu in remaining if gpu not in group]
+            free_gpus = [gpu for gpu in free_gpus if gpu not in group]
         return sets
 
-    def _first_best_set(self, remaining: list[int | None]) -> tuple[int | None, ...]:
-        state = sum(self.units[gpu] for gpu in remaining if gpu is not None)
-        total, padding = self.best(state), remaining.count(None)
+    def _first_best_set(self, free_gpus: list[int | None]) -> tuple[int | None, ...]:
+        state = sum(self.units[gpu] for gpu in free_gpus if gpu is not None)
+        total, padding = self.best(state), free_gpus.count(None)
         wrong: set[int] = set()
-        for others in combinations(remaining[1:], self.size - 1):
-            missing = others.count(None)
-            if missing not in (0, padding):
+        for others in combinations(free_gpus[1:], self.size - 1):
+            missing_count = others.count(None)
+            if missing_count not in (0, padding):
                 continue
-            group = self.units[remaining[0] or 0] + sum([self.units[gpu] for gpu in others if gpu is not None])
+            group = self.units[free_gpus[0] or 0] + sum([self.units[gpu] for gpu in others if gpu is not None])
             if group in wrong:
                 continue
-            if self._allows(group, full=not missing) and self._total(state, group) == total:
-                return (remaining[0], *others)
+            if self._allows(group, full=not missing_count) and self._total(state, group) == total:
+                return (free_gpus[0], *others)
             wrong.add(group)
         raise AssertionError("a state with a best total has a best set")
 

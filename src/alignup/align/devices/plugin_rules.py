@@ -152,11 +152,11 @@ class PluginRules:
             return PreferredSets((), notes=(*notes, OVERWRITTEN))
         if scores is not None and not nvidia_rule.is_comparable(len(ids), size):
             return PreferredSets((), notes=(*notes, TOO_MANY))
-        required = [ids.index(id_) for id_ in question.required]
+        required_indexes = [ids.index(id_) for id_ in question.required]
         answers = (
             None
             if scores is None
-            else nvidia_rule.possible_answers(scores, range(len(ids)), required=required, size=size)
+            else nvidia_rule.possible_answers(scores, range(len(ids)), required=required_indexes, size=size)
         )
         if answers is None:
             return PreferredSets((), notes=(*notes, UNKNOWN_LINKS))
@@ -240,23 +240,23 @@ def _replicas(question: _Question, *, packed: bool) -> Iterator[Option]:
     """
     candidates = _by_card([id_ for id_ in question.available if id_ not in question.required], REPLICA)
     total = {gpu: len(ids) for gpu, ids in _by_card(question.every, REPLICA).items()}
-    required = _by_card(question.required, REPLICA)
+    required_replicas = _by_card(question.required, REPLICA)
     gpus = sorted(candidates)
     sign = -1 if packed else 1
     counts = {(0,) * len(gpus)}
     for _ in range(question.size - len(question.required)):
-        following = set()
+        next_sets = set()
         for replicas in counts:
             ranks = {}
             for index, gpu in enumerate(gpus):
                 if replicas[index] < len(candidates[gpu]):
                     in_use = total[gpu] - len(candidates[gpu]) + replicas[index]
-                    ranks[index] = (sign * in_use, replicas[index] + len(required.get(gpu, ())))
+                    ranks[index] = (sign * in_use, replicas[index] + len(required_replicas.get(gpu, ())))
             best = min(ranks.values(), default=None)
             for index, rank in ranks.items():
                 if rank == best:
-                    following.add((*replicas[:index], replicas[index] + 1, *replicas[index + 1 :]))
-        counts = following
+                    next_sets.add((*replicas[:index], replicas[index] + 1, *replicas[index + 1 :]))
+        counts = next_sets
         if len(counts) > MAX_OPTIONS:
             break
     must = tuple([Pool(1, (id_,)) for id_ in question.required])

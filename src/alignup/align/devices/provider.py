@@ -109,14 +109,14 @@ class DeviceProvider(Provider[DeviceLedger]):
         )
 
     def needs(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        requested = demand.devices(pod, container, ledger.handled)
-        if requested and (pod.claimed_requests or pod.class_resources):
-            requested = self._unclaimed(ledger, pod, container, requested, hinted=True)
+        amounts = demand.devices(pod, container, ledger.handled)
+        if amounts and (pod.claimed_requests or pod.class_resources):
+            amounts = self._unclaimed(ledger, pod, container, amounts, hinted=True)
         return {
             resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
             if resource in ledger.inventories
             else Need(count, {})
-            for resource, count in requested.items()
+            for resource, count in amounts.items()
         }
 
     def allocated_share(self, ledger: DeviceLedger, resource: str, nodes: NodeSet) -> tuple[int, int]:
@@ -128,18 +128,18 @@ class DeviceProvider(Provider[DeviceLedger]):
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
-        requested = demand.devices(pod, container, ledger.handled)
-        if requested and (pod.claimed_requests or pod.class_resources):
-            requested = self._unclaimed(ledger, pod, container, requested, hinted=True)
-        if not requested:
+        amounts = demand.devices(pod, container, ledger.handled)
+        if amounts and (pod.claimed_requests or pod.class_resources):
+            amounts = self._unclaimed(ledger, pod, container, amounts, hinted=True)
+        if not amounts:
             return {}
         if container is None:
-            held_ids_by_name: Mapping[str, Collection[str]] = {name: ledger.owned(pod.uid, name) for name in requested}
+            held_ids_by_name: Mapping[str, Collection[str]] = {name: ledger.owned(pod.uid, name) for name in amounts}
             reusable: Mapping[str, Collection[str]] = {}
         else:
             held_ids_by_name, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
         hints: dict[str, AnyHints] = {}
-        for resource, count in requested.items():
+        for resource, count in amounts.items():
             inventory = ledger.inventories.get(resource)
             if inventory is None or not inventory.placed or inventory.remembered:
                 hints[resource] = None
@@ -165,16 +165,16 @@ class DeviceProvider(Provider[DeviceLedger]):
             return ledger
         ids_by_resource: dict[str, tuple[str, ...]] = {}
         needed_requests: list[PreferenceRequest] = []
-        requested = demand.devices(pod, container, ledger.handled)
-        if requested and (pod.claimed_requests or pod.class_resources):
-            requested = self._unclaimed(ledger, pod, container, requested)
-        if not requested and not pod.init and ledger.reusable is None:
+        amounts = demand.devices(pod, container, ledger.handled)
+        if amounts and (pod.claimed_requests or pod.class_resources):
+            amounts = self._unclaimed(ledger, pod, container, amounts)
+        if not amounts and not pod.init and ledger.reusable is None:
             return ledger
         keeps = self.starting and not pod.is_ordinary_init(container.name)
         current_ids = ledger.holds(pod.uid, container.name) if keeps else {}
         requests = [
             DeviceRequest(pod.uid, container.name, resource, count)
-            for resource, count in sorted(requested.items())
+            for resource, count in sorted(amounts.items())
             if resource not in current_ids or len(current_ids[resource]) != count
         ]
         if self.chooser is not None:
@@ -191,34 +191,34 @@ class DeviceProvider(Provider[DeviceLedger]):
             )
             requests = [request for request in requests if request.resource not in ids_by_resource]
         for request in requests:
-            picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
-            if isinstance(picked, PreferenceRequest):
-                needed_requests.append(picked)
+            devices = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
+            if isinstance(devices, PreferenceRequest):
+                needed_requests.append(devices)
             else:
-                ids_by_resource[request.resource] = picked
+                ids_by_resource[request.resource] = devices
         if needed_requests:
             raise PreferencesNeededError(tuple(needed_requests))
         new_ledger = ledger.give(pod.uid, container.name, devices=ids_by_resource)
         if not pod.init and new_ledger.reusable is None:
             return new_ledger
-        return new_ledger.with_reusable(pod.uid, _reusable_after(new_ledger, pod, container, requested))
+        return new_ledger.with_reusable(pod.uid, _reusable_after(new_ledger, pod, container, amounts))
 
     def _unclaimed(
         self,
         ledger: DeviceLedger,
         pod: Pod,
         container: Container | None,
-        requested: dict[str, int],
+        amounts: dict[str, int],
         *,
         hinted: bool = False,
     ) -> dict[str, int]:
-        """Return *requested* without what a ResourceClaim serves: to allocate, or if *hinted*, to give hints for."""
+        """Return *amounts* without what a ResourceClaim serves: to allocate, or if *hinted*, to give hints for."""
         if not self.claims or (hinted and self.hints_claimed_requests):
-            return requested
+            return amounts
         served_requests = demand.claimed_requests(pod, ledger.allocatable(pod.uid))
         if container is None:
             return demand.devices(pod.without_requests(served_requests), None, ledger.handled)
-        return {name: count for name, count in requested.items() if (container.name, name) not in served_requests}
+        return {name: count for name, count in amounts.items() if (container.name, name) not in served_requests}
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)
@@ -252,10 +252,10 @@ def _choose_near(
     near = near if locality.is_known else []
     choice = choose_near(locality, near, demands, others) if near else None
     best = choice or (choose_near(locality, near) if near else None)
-    for demanded in demands:
-        answer = check_demand(demanded, locality, {**ids_by_resource, **(best.devices if best else {})}, others)
+    for locality_demand in demands:
+        answer = check_demand(locality_demand, locality, {**ids_by_resource, **(best.devices if best else {})}, others)
         if not answer.satisfied:
-            raise ProviderError(f"no choice of devices satisfies {demanded}: {answer.reason}", reason=NOT_NEAR)
+            raise ProviderError(f"no choice of devices satisfies {locality_demand}: {answer.reason}", reason=NOT_NEAR)
     return choice.devices if choice else {}
 
 
@@ -273,8 +273,8 @@ def devices_to_allocate(
     """Return the devices to allocate, or the request to send first; empty if the container holds them already."""
     if not _needs_devices(ledger, request):
         return ()
-    picked = _pick(ledger, request, affinity=affinity, answers=answers)
-    return picked if isinstance(picked, PreferenceRequest) else ledger.inventories[request.resource].names(picked)
+    devices = _pick(ledger, request, affinity=affinity, answers=answers)
+    return devices if isinstance(devices, PreferenceRequest) else ledger.inventories[request.resource].names(devices)
 
 
 def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
@@ -309,10 +309,10 @@ def _pick(
     if not candidates:
         return certain
     if inventory.preferred_allocation:
-        preferred = _preferred(inventory, request, available=candidates | certain, certain=certain, answers=answers)
-        if isinstance(preferred, PreferenceRequest):
-            return preferred
-        stages = (preferred & candidates, *stages)
+        choice = _preferred(inventory, request, available=candidates | certain, certain=certain, answers=answers)
+        if isinstance(choice, PreferenceRequest):
+            return choice
+        stages = (choice & candidates, *stages)
     return _fill(certain, request.count, stages)
 
 
@@ -321,26 +321,26 @@ def _certain_devices(
 ) -> tuple[DeviceSet, tuple[DeviceSet, ...], DeviceSet]:
     """Return the devices that are taken for *request*, the sets to take more from, and those the plugin may prefer.
 
-    No candidates: those taken suffice.
+    No candidates: the devices that are taken suffice.
     """
     inventory = ledger.inventories[request.resource]
-    certain, missing = 0, request.count
+    certain, missing_count = 0, request.count
     if again := ledger.reusable_by(request.uid).get(request.resource):
         certain = _fill(0, request.count, by_affinity(inventory, inventory.find(again), affinity))
-        missing -= certain.bit_count()
-        if not missing:
+        missing_count -= certain.bit_count()
+        if not missing_count:
             return certain, (), 0
     free = ledger.free[request.resource] & ~certain
-    if free.bit_count() < missing:
+    if free.bit_count() < missing_count:
         raise ProviderError(
             f"requested number of devices unavailable for {request.resource}. "
-            f"Requested: {missing}, Available: {free.bit_count()}"
+            f"Requested: {missing_count}, Available: {free.bit_count()}"
         )
     near_devices = free & inventory.near(affinity) if affinity is not None else 0
-    if missing < near_devices.bit_count():
+    if missing_count < near_devices.bit_count():
         return certain, (near_devices,), near_devices
     certain |= near_devices
-    if missing == near_devices.bit_count():
+    if missing_count == near_devices.bit_count():
         return certain, (), 0
     return certain, by_affinity(inventory, free, affinity)[1:], free
 
@@ -357,26 +357,26 @@ def possible_choices(
     if is_any or again.bit_count() > request.count:
         return DeviceChoices(request.container, resource, (_any_devices(ledger, request, affinity),))
     anything = (_any_of(inventory, certain, (candidates,), request.count),)
-    preferred = rules.preferred(
+    outcome = rules.preferred(
         rule,
         every=tuple(inventory.indexes),
         available=inventory.names(candidates | certain),
         required=inventory.names(certain),
         size=request.count,
     )
-    if preferred is None:
+    if outcome is None:
         return DeviceChoices(request.container, resource, anything)
     options: dict[Option, None] = {}
-    for option in preferred.options:
+    for option in outcome.options:
         answer = inventory.find(id_ for pool in option for id_ in pool.ids if pool.take == len(pool.ids))
         if certain & ~answer:  # the plugin ignores which devices it must include
             answer = inventory.find(id_ for pool in option for id_ in pool.ids)
             options[_any_of(inventory, certain, (answer & candidates, *stages), request.count)] = None
         else:
             options[option] = None
-    if preferred.crashes and not options:
+    if outcome.crashes and not options:
         raise ProviderError(f"device plugin GetPreferredAllocation rpc failed with err: {CRASHED}")
-    return DeviceChoices(request.container, resource, tuple(options) or anything, preferred.crashes, preferred.notes)
+    return DeviceChoices(request.container, resource, tuple(options) or anything, outcome.crashes, outcome.notes)
 
 
 def _any_devices(ledger: DeviceLedger, request: DeviceRequest, affinity: NodeSet | None) -> Option:
@@ -391,15 +391,15 @@ def _any_devices(ledger: DeviceLedger, request: DeviceRequest, affinity: NodeSet
 
 def _any_of(inventory: DeviceInventory, certain: DeviceSet, stages: tuple[DeviceSet, ...], count: int) -> Option:
     """Return the option to fill *certain* up to *count* devices with any of each stage, one after the other."""
-    missing = count - certain.bit_count()
+    missing_count = count - certain.bit_count()
     pools: list[Pool] = []
     for stage in stages:
         rest = stage & ~certain
-        if rest.bit_count() > missing:
-            pools += [Pool(missing, inventory.names(rest))] if missing else []
+        if rest.bit_count() > missing_count:
+            pools += [Pool(missing_count, inventory.names(rest))] if missing_count else []
             break
         certain |= rest
-        missing -= rest.bit_count()
+        missing_count -= rest.bit_count()
     return (*([Pool(certain.bit_count(), inventory.names(certain))] if certain else []), *pools)
 
 
@@ -438,14 +438,14 @@ def by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSe
 
 def _fill(devices: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> DeviceSet:
     """Fill *devices* up to *count* devices from one stage after the other, the lowest of each stage first."""
-    missing = count - devices.bit_count()
+    missing_count = count - devices.bit_count()
     for stage in stages:
         rest = stage & ~devices
-        if rest.bit_count() <= missing:
+        if rest.bit_count() <= missing_count:
             devices |= rest
-            missing -= rest.bit_count()
+            missing_count -= rest.bit_count()
             continue
-        for _ in range(missing):
+        for _ in range(missing_count):
             lowest = rest & -rest
             devices |= lowest
             rest ^= lowest
@@ -454,7 +454,7 @@ def _fill(devices: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> Devi
 
 
 def _reusable_after(
-    ledger: DeviceLedger, pod: Pod, container: Container, requested: Collection[str]
+    ledger: DeviceLedger, pod: Pod, container: Container, resource_names: Collection[str]
 ) -> Mapping[str, frozenset[str]]:
     """Return the reusable devices of *pod*: only an ordinary init container leaves its devices to the next."""
     ends = pod.is_ordinary_init(container.name)
@@ -462,12 +462,12 @@ def _reusable_after(
     if not ends and not reusable:
         return reusable
     ids_by_resource = ledger.holds(pod.uid, container.name)
-    for resource in requested:
+    for resource in resource_names:
         if resource not in ids_by_resource:
             continue
         ids = ids_by_resource[resource]
         earlier = reusable.pop(resource, frozenset())
-        remaining = earlier.union(ids) if ends else earlier.difference(ids)
-        if remaining:
-            reusable[resource] = remaining
+        reusable_ids = earlier.union(ids) if ends else earlier.difference(ids)
+        if reusable_ids:
+            reusable[resource] = reusable_ids
     return reusable

@@ -128,8 +128,8 @@ class SettingChange:
             topology = replace(topology, scope=Scope(self.now))
         else:
             option = {self.field.removeprefix(TOPOLOGY_OPTION): self.now}
-            parsed = TopologyOptions.parse(option, gates=settings.gates, base=topology.options)
-            topology = replace(topology, options=parsed)
+            option_set = TopologyOptions.parse(option, gates=settings.gates, base=topology.options)
+            topology = replace(topology, options=option_set)
         return migrate_host(host, replace(settings, topology=topology)), pod
 
     def describe(self, _: Ledger) -> str:
@@ -220,8 +220,8 @@ class ReservationChange:
                 if limits
             )
         other = migrate_host(host, replace(settings, reservation=reservation, cpus=cpus, reserved_memory=entries))
-        reserved = {entry.node: {type_: amount.value() for type_, amount in entry.limits.items()} for entry in entries}
-        for excess in reserved_memory.excess_reservations(host.view.nodes, reserved) if self.shares else ():
+        sizes = {entry.node: {type_: amount.value() for type_, amount in entry.limits.items()} for entry in entries}
+        for excess in reserved_memory.excess_reservations(host.view.nodes, sizes) if self.shares else ():
             raise StateError(excess)
         return other, pod
 
@@ -335,8 +335,8 @@ def migrate_host(host: Host, settings: Settings) -> Host:
         owned_cpus = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
         shared_cpus = other.view.all_cpus & ~(owned_cpus | excluded_cpus)
         if (shared_cpus, provider.reserved) != (cpus.shared, cpus.reserved):
-            restored = provider.restore_ledger(shared_cpus, cpus.held, pod_held=cpus.pod_held)
-            cpus = replace(restored, reusable=cpus.reusable)
+            cpu_ledger = provider.restore_ledger(shared_cpus, cpus.held, pod_held=cpus.pod_held)
+            cpus = replace(cpu_ledger, reusable=cpus.reusable)
     idle, memory = other.ledger.memory, host.ledger.memory
     if idle.allocatable() != memory.allocatable():
         memory = memory.moved_to(idle)
@@ -381,12 +381,12 @@ class WhatIf:
         is_valid: Callable[[Proposal], bool] = lambda _: True,
     ) -> tuple[Proposal, ...]:
         """Return the first valid proposal of *candidates*, if any; *beyond* is noted if there are more than *limit*."""
-        remaining = iter(candidates)
-        for changes in islice(remaining, limit):
+        rest = iter(candidates)
+        for changes in islice(rest, limit):
             proposal = self.propose(*changes)
             if proposal and is_valid(proposal):
                 return (proposal,)
-        if next(remaining, None) is not None:
+        if next(rest, None) is not None:
             self.note_unsearched(beyond)
         return ()
 

@@ -23,7 +23,7 @@ Devices = Mapping[str, tuple[str, ...]]  #: resource → ids
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """How near the devices of one container are; ``None``: there are no such pairs, or the machine cannot say."""
+    """How near the devices of one container are; ``None``: there are no pairs, or the machine lists none."""
 
     gpus: Nearness | None = None  #: the farthest two of its GPUs
     nic: Nearness | None = None  #: of each GPU the nearest NIC, and of these the farthest
@@ -41,9 +41,9 @@ class Connections:
 def connections(locality: Locality, devices: Devices) -> Connections:
     """Return how near the devices of one container are."""
     addresses = [locality.find(id_) for ids in devices.values() for id_ in ids]
-    published = [address for address in addresses if address]
-    gpus = [address for address in published if locality.devices.get(address) is DeviceKind.GPU]
-    nics = [address for address in published if locality.devices.get(address) is DeviceKind.NIC]
+    known_addresses = [address for address in addresses if address]
+    gpus = [address for address in known_addresses if locality.devices.get(address) is DeviceKind.GPU]
+    nics = [address for address in known_addresses if locality.devices.get(address) is DeviceKind.NIC]
     pairs = [locality.nearness(a, b) for a, b in combinations(gpus, 2)]
     nearest = [_nearest(locality, gpu, nics) for gpu in gpus] if nics else []
     return Connections(
@@ -87,14 +87,14 @@ def _explain(locality: Locality, placement: Placement) -> Iterator[tuple[str, bo
     choices.sort(key=lambda choice: locality.devices.get(locality.find(choice.ids[0]) or "") is not DeviceKind.GPU)
     total = prod([choice.count for choice in choices])
     is_sample = total > MAX_COMPARED
-    compared = [(ids, connections(locality, ids)) for ids in _devices(choices, total)]
-    gpus = [(summary.gpus, ids, summary.connected) for ids, summary in compared if summary.gpus]
-    nics = [(summary.nic, ids, summary.paired) for ids, summary in compared if summary.nic]
+    connections_by_choice = [(ids, connections(locality, ids)) for ids in _devices(choices, total)]
+    gpus = [(summary.gpus, ids, summary.connected) for ids, summary in connections_by_choice if summary.gpus]
+    nics = [(summary.nic, ids, summary.paired) for ids, summary in connections_by_choice if summary.nic]
     for entries, bad in (
         (gpus, "have two GPUs that neither a link nor a PCIe switch connects"),
         (nics, "put GPU and NIC under different root complexes"),
     ):
-        if len(entries) < len(compared) or not entries:
+        if len(entries) < len(connections_by_choice) or not entries:
             continue
         differs = len({entry[0] for entry in entries}) > 1
         yield _compare(entries, bad, total=total, is_sample=is_sample), differs
@@ -128,11 +128,8 @@ def _compare(entries: _Found, bad: str, *, total: int, is_sample: bool) -> str:
 
 
 def _show(entries: tuple[Nearness, Devices, bool | None]) -> str:
-    return f"{_ids(entries[1])} ({_level(entries[0])})"
-
-
-def _ids(devices: Devices) -> str:
-    return " + ".join(id_ for ids in devices.values() for id_ in ids)
+    nearness, devices, _ = entries
+    return f"{' + '.join(id_ for ids in devices.values() for id_ in ids)} ({_level(nearness)})"
 
 
 def _level(nearness: Nearness) -> str:

@@ -241,13 +241,13 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
         complete = complete and len(more) <= _MAX_OTHERS
         others = more if len(more) <= _MAX_OTHERS else others
     sums = node_sums(host, type_, most=MAX_POINTS // (2 * len(others)))
-    room, used = host.rules.allocatable, host.ledger.used
+    room, usage = host.rules.allocatable, host.ledger.used
     if room is None:
         free = 0
     elif type_ == MEMORY:
-        free = room.memory - used.memory
+        free = room.memory - usage.memory
     else:
-        free = room.scalars.get(type_, 0) - used.scalars.get(type_, 0)
+        free = room.scalars.get(type_, 0) - usage.scalars.get(type_, 0)
     amounts = sums.totals | {free}
     points = {total + step for total in others for size in amounts for step in ((size, -size) if both else (size,))}
     return SubsetSums(points, complete and sums.complete)
@@ -339,8 +339,8 @@ def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
     """
     pod = what_if.pod
     all_resources = (pod.resources, *(container.resources for container in pod.all_containers))
-    requested = {name for resources in all_resources for name in resources.requests}
-    types = sorted(name for name in requested if name == MEMORY or names.is_hugepages(name))
+    resource_names = {name for resources in all_resources for name in resources.requests}
+    types = sorted(name for name in resource_names if name == MEMORY or names.is_hugepages(name))
     searches = [(CPU, [_fewer_cpus(what_if)])]
     searches += [(type_, [_moved(what_if, type_), _reduced(what_if, type_)]) for type_ in types]
     for resource, alternatives in searches:
@@ -366,8 +366,8 @@ def _fewer_cpus(what_if: WhatIf) -> Iterator[ReservationChange]:
     for count in range(-(-was // 1000), 0, -1):
         now = min(count * 1000, sufficient)
         if settings.cpus.explicit and now == count * 1000 < was:
-            for reserved in _shorter_lists(what_if.host.view, settings.cpus.explicit, count):
-                yield ReservationChange(CPU, was, now, listed=(settings.cpus.explicit, reserved))
+            for cpu_ids in _shorter_lists(what_if.host.view, settings.cpus.explicit, count):
+                yield ReservationChange(CPU, was, now, listed=(settings.cpus.explicit, cpu_ids))
         elif not settings.cpus.explicit and (count - 1) * 1000 < now < was:
             yield ReservationChange(CPU, was, now)
 
@@ -381,45 +381,45 @@ def _shorter_lists(view: KubeletView, explicit: CpuSet, count: int) -> Iterator[
         if cpus & explicit
     }
     for nodes in combinations_with_replacement(by_node, explicit.bit_count() - count):
-        released = [by_node[node][: nodes.count(node)] for node in by_node]
-        if sum(map(len, released)) == len(nodes):
-            yield explicit & ~bits.union(map(bits.of, released))
+        cpus_by_node = [by_node[node][: nodes.count(node)] for node in by_node]
+        if sum(map(len, cpus_by_node)) == len(nodes):
+            yield explicit & ~bits.union(map(bits.of, cpus_by_node))
 
 
 def _moved(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
     """Yield changes with the same total and some of it on another node."""
-    reserved = _reserved_by_node(what_if.host, type_)
-    total = sum(reserved.values())
+    sizes = _reserved_by_node(what_if.host, type_)
+    total = sum(sizes.values())
     steps = _steps(what_if, type_)
     candidates = [
         (step, source, target)
-        for source, target in product(reserved, reserved)
+        for source, target in product(sizes, sizes)
         if source != target
-        for step in {*steps, reserved[source]}
-        if 0 < step <= reserved[source]
+        for step in {*steps, sizes[source]}
+        if 0 < step <= sizes[source]
     ]
     for step, source, target in sorted(candidates):
         shares = (
-            NodeReservationChange(source, reserved[source], reserved[source] - step),
-            NodeReservationChange(target, reserved[target], reserved[target] + step),
+            NodeReservationChange(source, sizes[source], sizes[source] - step),
+            NodeReservationChange(target, sizes[target], sizes[target] + step),
         )
         yield ReservationChange(type_, total, total, shares=shares)
 
 
 def _reduced(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
     """Yield changes to a smaller total: less on one node, or on the whole host if memory is not reserved per node."""
-    reserved = _reserved_by_node(what_if.host, type_)
-    missing = what_if.missing(type_)
-    if not reserved:
+    sizes = _reserved_by_node(what_if.host, type_)
+    missing_size = what_if.missing(type_)
+    if not sizes:
         amount = what_if.host.settings.reservation.get(type_)
-        if amount is not None and 0 < missing <= amount.value():
-            yield ReservationChange(type_, amount.value(), amount.value() - missing)
+        if amount is not None and 0 < missing_size <= amount.value():
+            yield ReservationChange(type_, amount.value(), amount.value() - missing_size)
         return
-    total = sum(reserved.values())
-    steps = {step for step in _steps(what_if, type_) if step >= missing}
-    candidates = [(step, node) for node in reserved for step in {*steps, reserved[node]} if 0 < step <= reserved[node]]
+    total = sum(sizes.values())
+    steps = {step for step in _steps(what_if, type_) if step >= missing_size}
+    candidates = [(step, node) for node in sizes for step in {*steps, sizes[node]} if 0 < step <= sizes[node]]
     for step, node in sorted(candidates):
-        share = NodeReservationChange(node, reserved[node], reserved[node] - step)
+        share = NodeReservationChange(node, sizes[node], sizes[node] - step)
         yield ReservationChange(type_, total, total - step, shares=(share,))
 
 
@@ -428,11 +428,11 @@ def _reserved_by_node(host: Host, type_: str) -> dict[int, int]:
     entries = host.settings.reserved_memory
     if host.settings.memory_policy != MemoryPolicy.STATIC or any(reserved_memory.reservation_problems(entries)):
         return {}
-    reserved = {node.id: 0 for node in host.view.nodes}
+    sizes = {node.id: 0 for node in host.view.nodes}
     for entry in entries:
         if type_ in entry.limits:
-            reserved[entry.node] += entry.limits[type_].value()
-    return reserved
+            sizes[entry.node] += entry.limits[type_].value()
+    return sizes
 
 
 def _steps(what_if: WhatIf, type_: str) -> set[int]:
@@ -441,11 +441,11 @@ def _steps(what_if: WhatIf, type_: str) -> set[int]:
     They are what some containers lack on some nodes, and what the whole host lacks.
     """
     unit = _MIB if type_ == MEMORY else names.page_size(type_) or 1
-    requested = subset_sums(other_amounts(what_if.pod, "", type_), most=_MAX_REQUEST_SUMS)
+    request_sums = subset_sums(other_amounts(what_if.pod, "", type_), most=_MAX_REQUEST_SUMS)
     free = node_sums(what_if.host, type_, most=_MAX_NODE_SUMS)
-    if not (requested.complete and free.complete):
+    if not (request_sums.complete and free.complete):
         what_if.note_unsearched(f"Not all reservations of {type_} were tried: there are too many.")
-    short = {size - free_amount for size, free_amount in product(requested.totals, free.totals)}
+    short = {size - free_amount for size, free_amount in product(request_sums.totals, free.totals)}
     return {-(-size // unit) * unit for size in {*short, what_if.missing(type_)} if size > 0}
 
 
@@ -457,15 +457,16 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
     units = find_units(what_if.host, what_if.pod, what_if.shortage)
     if not units:
         return
-    propose = partial(_propose_eviction, what_if)
-    search = EvictionSearch(units, propose, what_if.shortage, max_equivalent=MAX_EQUIVALENT)
+    search = EvictionSearch(
+        units, lambda uids: what_if.propose(Eviction(uids)), what_if.shortage, max_equivalent=MAX_EQUIVALENT
+    )
     # If evicting all is not enough, fewer hardly ever are: admission is nearly monotone.
     all_suffice = search.prove(units) is not None
     tries = None if all_suffice else MAX_EQUIVALENT
     smallest = search.smallest(min(MAX_EVICTED, len(units)), most=1, tries=tries)
     size = smallest.size
-    for limited in sorted(search.limited):
-        what_if.note_unsearched(f"Not all evictions of {limited} equivalent pods were tried.")
+    for limited_resource in sorted(search.limited):
+        what_if.note_unsearched(f"Not all evictions of {limited_resource} equivalent pods were tried.")
     if smallest.timed_out:
         what_if.note_unsearched(f"Time ran out before all evictions of {size} pod{'s' * (size > 1)} were tried.")
     elif smallest.left_out:
@@ -474,10 +475,6 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
         yield _with_alternatives(what_if, proposal, search.groups)
     if len(units) > MAX_EVICTED and all_suffice and not (smallest.timed_out or smallest.sufficient):
         what_if.note_unsearched(f"Evictions of more than {MAX_EVICTED} pods were not tried.")
-
-
-def _propose_eviction(what_if: WhatIf, uids: tuple[str, ...]) -> Proposal | None:
-    return what_if.propose(Eviction(uids))
 
 
 def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Iterable[Sequence[EvictionUnit]]) -> Proposal:

@@ -43,13 +43,13 @@ def verdict(decision: Decision) -> str:
     return f"{pod} is already admitted and keeps its allocation" if decision.kept else f"{pod} is admitted"
 
 
-def not_schedulable(pod: Pod, missing: Sequence[str]) -> str:
+def not_schedulable(pod: Pod, resources: Sequence[str]) -> str:
     """Return ``Pod default/web is not schedulable: no device plugin provides example.com/gpu``."""
-    return f"Pod {pod.namespace}/{pod.name} is not schedulable: {no_plugin(missing)}"
+    return f"Pod {pod.namespace}/{pod.name} is not schedulable: {no_plugin(resources)}"
 
 
-def no_plugin(missing: Sequence[str]) -> str:
-    return f"no device plugin provides {', '.join(missing)}"
+def no_plugin(resources: Sequence[str]) -> str:
+    return f"no device plugin provides {', '.join(resources)}"
 
 
 def describe_rules(decision: Decision) -> str:
@@ -132,8 +132,8 @@ def has_no_hints(resource: ResourceHints) -> bool:
     return bool(resource.has_no_preference and resource.provider == MEMORY and resource.request)
 
 
-def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> str:
-    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or *shared* if nothing is exclusive.
+def describe_allocation(placement: Placement, *, pool_text: str = _SHARED_POOL) -> str:
+    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or *pool_text* if nothing is exclusive.
 
     Devices that are chosen at random are ``example.com/gpu any 1 of gpu-0…3``.
     """
@@ -141,7 +141,7 @@ def describe_allocation(placement: Placement, *, shared: str = _SHARED_POOL) -> 
     if placement.choices:
         texts[DeviceLedger.PROVIDER] |= {resource: str(choices) for resource, choices in placement.choices.items()}
     parts = (_format_given(resource, text) for part in texts.values() for resource, text in part.items())
-    return " · ".join(filter(None, parts)) or shared
+    return " · ".join(filter(None, parts)) or pool_text
 
 
 def describe_possible_rejection(decision: Decision) -> str:
@@ -169,7 +169,7 @@ def describe_choices(placements: Sequence[Placement]) -> tuple[str, ...]:
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
     """Return the allocations of several containers in one line, and containers in the shared CPU pool together."""
-    allocations = {placement.container: describe_allocation(placement, shared="") for placement in placements}
+    allocations = {placement.container: describe_allocation(placement, pool_text="") for placement in placements}
     parts = [f"{container}: {allocation}" for container, allocation in allocations.items() if allocation]
     sharing = [container for container, allocation in allocations.items() if not allocation]
     if sharing:
@@ -187,7 +187,7 @@ def describe_rejection(decision: Decision) -> tuple[str, ...]:
 
 
 def disagreeing_resources(decision: Decision) -> tuple[str, ...]:
-    """Return resources of a rejected pod of which each has NUMA nodes that it prefers, but no common ones; or none.
+    """Return resources of a rejected pod that each prefer NUMA nodes, but no common node; or none.
 
     That rejects a pod only with policy restricted: single-numa-node needs one node, preferred or not.
     """
@@ -198,19 +198,19 @@ def disagreeing_resources(decision: Decision) -> tuple[str, ...]:
 
 
 def _disagreeing(resources: Sequence[ResourceHints]) -> tuple[str, ...]:
-    preferred: dict[str, set[NodeSet | None]] = {}
+    nodes_by_resource: dict[str, set[NodeSet | None]] = {}
     hidden = False
     for resource in resources:
         hints, more = shown_hints(resource)
-        preferred[resource.resource or ""] = {hint.nodes for hint in hints if hint.preferred}
+        nodes_by_resource[resource.resource or ""] = {hint.nodes for hint in hints if hint.preferred}
         hidden |= more
-    if not all(preferred.values()):
+    if not all(nodes_by_resource.values()):
         return ()
-    for name in () if hidden else tuple(preferred):  # leave out resources that prefer what all others prefer
-        others = [masks for other, masks in preferred.items() if other != name]
+    for name in () if hidden else tuple(nodes_by_resource):  # leave out resources that prefer what all others prefer
+        others = [masks for other, masks in nodes_by_resource.items() if other != name]
         if others and not set.intersection(*others):
-            del preferred[name]
-    return tuple(preferred) if len(preferred) > 1 else ()
+            del nodes_by_resource[name]
+    return tuple(nodes_by_resource) if len(nodes_by_resource) > 1 else ()
 
 
 def ignored_requests(host: "Host", pods: Sequence[Pod]) -> tuple[str, ...]:
@@ -250,9 +250,9 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
     for short in rejection.shortfalls:
         milli = short.provider == HOST
         area = "the node" if short.nodes is None else _format_node_set(short.nodes)
-        missing = format_amount(short.resource, short.missing, milli=milli)
-        needed, free = (format_number(short.resource, number, milli=milli) for number in (short.needed, short.free))
-        yield f"{area} has too little for {subject}: {missing} short ({needed} requested, {free} free)"
+        shortage = format_amount(short.resource, short.missing, milli=milli)
+        request, free = (format_number(short.resource, number, milli=milli) for number in (short.needed, short.free))
+        yield f"{area} has too little for {subject}: {shortage} short ({request} requested, {free} free)"
     if rejection.shortfalls:
         return
     if rejection.reason == SMT_ALIGNMENT:
@@ -264,21 +264,21 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
 
 def _memory_without_hints(step: MergeStep) -> list[str]:
     """Describe memory that fits on no set of NUMA nodes, which the kubelet notices only when it allocates."""
-    requested = [resource for resource in step.resources if has_no_hints(resource)]
+    bare_resources = [resource for resource in step.resources if has_no_hints(resource)]
     sentences = []
-    for resource in requested:
+    for resource in bare_resources:
         name, request, free = resource.resource or "", resource.request or 0, resource.free or {}
         most, total = max(free.values(), default=0), sum(free.values())
         if total < request:
-            missing = f"{format_quantity(total)} free, {format_quantity(request - total)} short"
-            sentences.append(f"{format_amount(name, request)}: all NUMA nodes together have {missing}")
+            shortage = f"{format_quantity(total)} free, {format_quantity(request - total)} short"
+            sentences.append(f"{format_amount(name, request)}: all NUMA nodes together have {shortage}")
         elif most < request:
             sentences.append(
                 f"{format_amount(name, request)}: no NUMA node has that much free ({format_quantity(most)} at most), "
                 "and nodes form a group only while no container holds memory on them, or if they form it already"
             )
-    if requested and not sentences:
-        amounts = " and ".join(format_amount(resource.resource or "", resource.request or 0) for resource in requested)
+    if bare_resources and not sentences:
+        amounts = " and ".join(format_amount(entry.resource or "", entry.request or 0) for entry in bare_resources)
         sentences.append(f"{amounts}: not free on the same NUMA nodes")
     return sentences
 
@@ -293,15 +293,15 @@ def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
             yield f"{amount}: too large for any single NUMA node of this machine, even an empty one; it needs {width}"
     reasons: dict[str, NodeSet] = {}
     for node in sorted({node for resource in resources for node in resource.free or ()}):
-        missing = [text for resource in resources if (text := _missing_on(resource, node, policy))]
-        if missing:
-            text = ", ".join(missing)
+        shortages = [text for resource in resources if (text := _missing_on(resource, node, policy))]
+        if shortages:
+            text = ", ".join(shortages)
             reasons[text] = reasons.get(text, 0) | 1 << node
     for text, mask in reasons.items():
         yield f"{_format_node_set(mask)}{' each' if mask.bit_count() > 1 else ''}: {text}"
     if policy is Policy.RESTRICTED:
-        if disagreeing := _disagreeing(resources):
-            yield f"{' and '.join(disagreeing)} prefer different NUMA nodes"
+        if disagreement := _disagreeing(resources):
+            yield f"{' and '.join(disagreement)} prefer different NUMA nodes"
         yield from _conflicting_preferences(resources)
     yield from _memory_without_hints(step)
 
@@ -332,11 +332,11 @@ def _conflicting_preferences(resources: Sequence[ResourceHints]) -> Iterator[str
     hint_entries = [(resource.resource, *shown_hints(resource)) for resource in resources]
     impossible = [entry for entry in hint_entries if not entry[1] and not entry[2]]
     for name, hints, hidden in impossible or hint_entries:
-        preferred = [hint.nodes for hint in hints if hint.preferred]
-        if preferred:
+        preferred_nodes = [hint.nodes for hint in hints if hint.preferred]
+        if preferred_nodes:
             # Hints are listed from narrow to wide: those after one that is not preferred are hardly ever preferred.
             more = hidden and hints[-1].preferred
-            yield f"{name} prefers {_format_alternatives(preferred, more=more)}"
+            yield f"{name} prefers {_format_alternatives(preferred_nodes, more=more)}"
         elif hints:
             possible = _format_alternatives([hint.nodes for hint in hints], more=hidden)
             yield f"{name} fits on {possible}, but would need fewer nodes on an empty machine"
@@ -364,22 +364,22 @@ def _runners_up(step: MergeStep) -> str:
 
 def _second_best(step: MergeStep) -> str:
     """Return why the chosen set is not a set that every resource prefers."""
-    needed = "1 node" if step.width == 1 else f"{step.width} nodes"
+    node_count = "1 node" if step.width == 1 else f"{step.width} nodes"
     if step.rule is MergeRule.EQUALLY_FIT:
         return "numa-allocation-strategy chose it among equally fit sets"
     if step.rule is MergeRule.AT_TARGET:
         if step.width == 1:
             return "the best single node, and no request needs more"
-        return f"the best set of {needed}, which is what the widest request needs"
+        return f"the best set of {node_count}, which is what the widest request needs"
     other = "fewer" if step.rule is MergeRule.NARROWER else "more"
-    return f"no set of {needed}, which is what the widest request needs, is possible, so one of {other}"
+    return f"no set of {node_count}, which is what the widest request needs, is possible, so one of {other}"
 
 
 def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
     """Yield a sentence for the defect of the kubelet that makes *decision* differ from the *safe* one."""
     if (safe.outcome, safe.placements) == (decision.outcome, decision.placements):
         return
-    cpus, expected = (bits.union(placement.cpus or 0 for placement in answer.placements) for answer in (decision, safe))
+    cpus, safe_cpus = (bits.union(part.cpus or 0 for part in answer.placements) for answer in (decision, safe))
     unavailable = cpus & ~decision.before.cpus.available if decision.before else 0
     defect, detail = defects.SPLIT_GROUP, ""
     if decision.rejection is not None and decision.rejection.reason == KUBELET_HANGS:
@@ -388,7 +388,7 @@ def describe_defects(decision: Decision, safe: Decision) -> Iterator[str]:
         defect, detail = defects.CPUS_NOT_FREE, f"CPUs {bits.show(unavailable)} are not free; "
     elif claimed_resources := sorted(_device_resources(decision) - _device_resources(safe)):
         defect, detail = defects.CLAIMED_HINTS, f"{' and '.join(claimed_resources)}: "
-    elif cpus != expected and decision.admitted:
+    elif cpus != safe_cpus and decision.admitted:
         defect = defects.OTHER_NODES
     upstream = f"{defects.ISSUES}/{defect.issue}" if defect.issue else "no upstream issue was found"
     yield f"a defect of the kubelet, {defect.fix}: {detail}{defect.sentence} ({upstream})"

@@ -83,10 +83,10 @@ class MemoryHintFamily:
             return self.enough_alone
         if nodes & ~self.nodes:
             return 0
-        missing = self._missing(nodes)
-        complete = nodes if nodes and max(missing) <= 0 else 0
+        shortage = self._missing(nodes)
+        complete = nodes if nodes and max(shortage) <= 0 else 0
         for node, amounts in self.amounts.items():
-            if not nodes >> node & 1 and all(map(ge, amounts, missing)):
+            if not nodes >> node & 1 and all(map(ge, amounts, shortage)):
                 complete |= 1 << node
         return complete
 
@@ -99,14 +99,14 @@ class MemoryHintFamily:
 
     def fitting_sets(self) -> tuple[NodeSet, ...]:
         inside = bits.subsets(self.nodes)
-        fitting = set(inside)
+        masks = set(inside)
         for kind, minimum in enumerate(self.need):
             sums = [0]
             for amounts in self.amounts.values():
                 sums += [amount + amounts[kind] for amount in sums]
-            fitting.intersection_update(mask for mask, amount in zip(inside, sums, strict=True) if amount >= minimum)
+            masks.intersection_update(mask for mask, amount in zip(inside, sums, strict=True) if amount >= minimum)
         every = subsets(self.nodes | bits.union(self.fixed_sets))
-        return tuple(filter(fitting.union(self.fixed_sets).__contains__, every))
+        return tuple(filter(masks.union(self.fixed_sets).__contains__, every))
 
     def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
         if nodes & ~self.nodes:
@@ -129,19 +129,19 @@ class MemoryHintFamily:
         """Return the best set that grows from *start*; empty if there is none."""
         if start & ~self.nodes:
             return 0
-        missing = self._missing(start)
-        if start and max(missing) <= 0:
+        shortage = self._missing(start)
+        if start and max(shortage) <= 0:
             return start
         rest = [(node, amounts) for node, amounts in self.amounts.items() if not start >> node & 1]
-        count = fewest_nodes([amounts for _, amounts in rest], missing) if start else self._growing_width
-        return 0 if count is None else start | lowest_nodes(rest, missing, count=count)
+        count = fewest_nodes([amounts for _, amounts in rest], shortage) if start else self._growing_width
+        return 0 if count is None else start | lowest_nodes(rest, shortage, count=count)
 
     def _missing(self, nodes: NodeSet) -> NodeAmounts:
         """Return the missing amount of each type on *nodes*; negative if they hold more."""
-        missing = self.need
+        shortage = self.need
         for node in bits.members(nodes):
-            missing = tuple(minimum - amount for minimum, amount in zip(missing, self.amounts[node], strict=True))
-        return missing
+            shortage = tuple(minimum - amount for minimum, amount in zip(shortage, self.amounts[node], strict=True))
+        return shortage
 
 
 def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintFamily | None:
@@ -278,14 +278,14 @@ class _Cover:
         shares = [1.0] * len(self.need)
         for _ in range(_ROUNDS):
             weights = tuple(int(share * _UNIT / minimum) + 1 for share, minimum in zip(shares, self.need, strict=True))
-            missing = self._missing(weights)
-            if max(missing) <= 0:
+            shortage = self._missing(weights)
+            if max(shortage) <= 0:
                 return True
-            if _weighed(weights, missing) > 0:
+            if _weighed(weights, shortage) > 0:
                 return False
             shares = [
                 share * (1 + min(0.5, max(-0.5, short / minimum)))
-                for share, short, minimum in zip(shares, missing, self.need, strict=True)
+                for share, short, minimum in zip(shares, shortage, self.need, strict=True)
             ]
         return self._search(weights, work_limit)
 
@@ -309,24 +309,22 @@ class _Cover:
         copies = [self.copies[choice[:-1]] for choice in choices]
         tops = [self._tops(choices[start:], copies[start:]) for start in range(len(choices))]
 
-        def completes(start: int, remaining: int, missing: NodeAmounts) -> bool:
-            """Return whether *remaining* of the choices from *start* on hold what is *missing*."""
-            if not any(missing):
+        def completes(start: int, more: int, shortage: NodeAmounts) -> bool:
+            """Return whether *more* of the choices from *start* on hold the *shortage*."""
+            if not any(shortage):
                 return True
-            state = (start, remaining, *missing)
+            state = (start, more, *shortage)
             if start == len(choices) or state in self.failed:
                 return False
-            bounded = (*missing, _weighed(weights, missing))
-            if any(
-                minimum > top[min(remaining, len(top) - 1)] for minimum, top in zip(bounded, tops[start], strict=True)
-            ):
+            bounds = (*shortage, _weighed(weights, shortage))
+            if any(minimum > top[min(more, len(top) - 1)] for minimum, top in zip(bounds, tops[start], strict=True)):
                 return False
             amounts = choices[start]
-            for number in range(min(copies[start], remaining), -1, -1):
+            for number in range(min(copies[start], more), -1, -1):
                 short = tuple(
-                    max(0, minimum - number * amount) for minimum, amount in zip(missing, amounts, strict=False)
+                    max(0, minimum - number * amount) for minimum, amount in zip(shortage, amounts, strict=False)
                 )
-                if completes(start + 1, remaining - number, short):
+                if completes(start + 1, more - number, short):
                     return True
             self.failed.add(state)
             if len(self.failed) > work_limit:

@@ -67,11 +67,11 @@ class MemoryLedger:
     handed_over: Mapping[tuple[NodeSet, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
-    def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
-        """Return an idle ledger; as in the kubelet, too much *reserved* (node → type → bytes) wraps around."""
+    def of_machine(nodes: Iterable[NumaNode], reserved_sizes: Mapping[int, Sizes]) -> "MemoryLedger":
+        """Return an idle ledger; *reserved_sizes* is node → type → bytes; more than a node has wraps around."""
         idle = {}
         for node in sorted(nodes, key=lambda node: node.id):
-            node_reserved = reserved.get(node.id, {})
+            node_reserved = reserved_sizes.get(node.id, {})
             usable = {pages.resource: pages.bytes for pages in node.hugepages}
             totals = {**usable, MEMORY: node.memory or 0}
             usable[MEMORY] = totals[MEMORY] - sum(pages.bytes for pages in node.hugepages)
@@ -179,10 +179,10 @@ class MemoryLedger:
             for id_ in bits.members(group):
                 cells, assignments, tables = nodes[id_]
                 table = tables.get(type_, EMPTY_TABLE)
-                released = min(rest, table.reserved)
-                rest -= released
-                if released:
-                    tables = {**tables, type_: table.take(-released)}
+                released_size = min(rest, table.reserved)
+                rest -= released_size
+                if released_size:
+                    tables = {**tables, type_: table.take(-released_size)}
                 nodes[id_] = NodeMemory(cells if assignments > 1 else 1 << id_, assignments - 1, tables)
         holdings = self.held
         if containers:
@@ -214,10 +214,10 @@ class MemoryLedger:
             lists_type = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
             for node in bits.members(block.nodes):
                 if node not in nodes or not lists_type:
-                    missing = "memory resource" if node in nodes else "the NUMA"
+                    missing_thing = "memory resource" if node in nodes else "the NUMA"
                     raise StateError(
                         f"[memorymanager] (pod: {pod}, container: {container}) "
-                        f"the memory assignment uses {missing} that does not exist"
+                        f"the memory assignment uses {missing_thing} that does not exist"
                     )
             _charge(nodes, (block,), [block.size])
         if not _same(self.nodes, nodes):
@@ -268,16 +268,16 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
 def _hand_over(
     blocks_by_container: Mapping[str, tuple[Block, ...]],
     changes: dict[str, tuple[Block, ...]],
-    reused: Block,
+    reused_block: Block,
     earlier: Iterable[str],
 ) -> int:
-    """Reduce the blocks of *earlier* init containers by the *reused* block; return how many have none left."""
-    rest = reused.size
+    """Reduce the blocks of *earlier* init containers by *reused_block*; return how many have none left."""
+    rest = reused_block.size
     used_up = 0
     for name in earlier:
         blocks = changes.get(name) or blocks_by_container.get(name, ())
         for index, block in enumerate(blocks):
-            if block.size and block[:2] == reused[:2]:
+            if block.size and block[:2] == reused_block[:2]:
                 amount = min(rest, block.size)
                 rest -= amount
                 changes[name] = (*blocks[:index], block._replace(size=block.size - amount), *blocks[index + 1 :])
@@ -300,19 +300,19 @@ def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
     return sorted(charges, key=lambda charge: -charge[2].nodes.bit_count())
 
 
-def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:
+def _same(stored_tables: Mapping[int, NodeMemory], rebuilt_tables: Mapping[int, NodeMemory]) -> bool:
     """Return whether two states are equivalent: free and reserved bytes are compared per group, not per node."""
-    if stored.keys() != rebuilt.keys():
+    if stored_tables.keys() != rebuilt_tables.keys():
         return False
-    for id_, node in stored.items():
-        other = rebuilt[id_]
+    for id_, node in stored_tables.items():
+        other = rebuilt_tables[id_]
         if (node.assignments, node.cells, node.tables.keys()) != (other.assignments, other.cells, other.tables.keys()):
             return False
         for type_, table in node.tables.items():
             if table[:3] != other.tables[type_][:3]:
                 return False
             in_group = []
-            for nodes in (stored, rebuilt):
+            for nodes in (stored_tables, rebuilt_tables):
                 tables = [nodes[member].tables.get(type_, EMPTY_TABLE) for member in bits.members(node.cells)]
                 in_group.append((sum(table.reserved for table in tables), sum(table.free for table in tables)))
             if in_group[0] != in_group[1]:

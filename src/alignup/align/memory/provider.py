@@ -202,8 +202,8 @@ def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSe
     family = memory_family(ledger, need, pod=pod)
     nodes = family.best(start.nodes or 0) if family else None
     if family is None or nodes is None:
-        extended = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
-        raise ProviderError(_NO_DEFAULT if start.nodes is None else extended)
+        error_message = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
+        raise ProviderError(_NO_DEFAULT if start.nodes is None else error_message)
     if start.preferred and not family.prefers(nodes):
         kind = "default" if start.nodes is None else "extended"
         raise ProviderError(f"[memorymanager] failed to find the {kind} preferred hint")
@@ -217,18 +217,18 @@ def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block,
 
 def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
     """Return the kubelet's message if containers with requests leave nothing for the others, else ``None``."""
-    spent = dict.fromkeys(budget, 0)
+    spent_sizes = dict.fromkeys(budget, 0)
     has_shared = False
     for container in pod.all_containers:
-        requested = _own(pod, container)
+        sizes = _own(pod, container)
         lasting = not pod.is_ordinary_init(container.name)
-        if requested and lasting:
-            spent = {type_: size + requested.get(type_, 0) for type_, size in spent.items()}
+        if sizes and lasting:
+            spent_sizes = {type_: size + sizes.get(type_, 0) for type_, size in spent_sizes.items()}
         elif lasting:
             has_shared = True
-        elif not requested and (type_ := _used_up(spent, budget)):
+        elif not sizes and (type_ := _used_up(spent_sizes, budget)):
             return f"pod rejected, pod has shared init containers but no {type_} available for them"
-    if has_shared and (type_ := _used_up(spent, budget)):
+    if has_shared and (type_ := _used_up(spent_sizes, budget)):
         return (
             f"pod rejected, sum of exclusive container {type_} requests equals pod budget, "
             "leaving no memory for shared containers"
@@ -236,8 +236,8 @@ def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
     return None
 
 
-def _used_up(spent: Sizes, budget: Sizes) -> str | None:
-    return next((type_ for type_ in sorted(budget) if spent[type_] >= budget[type_]), None)
+def _used_up(spent_sizes: Sizes, budget: Sizes) -> str | None:
+    return next((type_ for type_ in sorted(budget) if spent_sizes[type_] >= budget[type_]), None)
 
 
 def _shares(pod: Pod, budget: Sizes) -> dict[str, Sizes]:
@@ -245,12 +245,12 @@ def _shares(pod: Pod, budget: Sizes) -> dict[str, Sizes]:
     shares: dict[str, Sizes] = {}
     pool = dict(budget)
     for container in pod.all_containers:
-        requested = _own(pod, container)
+        sizes = _own(pod, container)
         ordinary_init = pod.is_ordinary_init(container.name)
         if not ordinary_init:
-            pool = {type_: max(0, size - requested.get(type_, 0)) for type_, size in pool.items()}
+            pool = {type_: max(0, size - sizes.get(type_, 0)) for type_, size in pool.items()}
         # An ordinary init container runs before the containers, beside the sidecars started so far.
-        shares[container.name] = pool if not requested and ordinary_init else requested
+        shares[container.name] = pool if not sizes and ordinary_init else sizes
     return {name: share or pool for name, share in shares.items()}
 
 

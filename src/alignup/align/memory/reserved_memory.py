@@ -66,30 +66,30 @@ def reserved_by_node(
             # The later amount comes first: a sum is printed in the format of its first non-zero term.
             totals[type_] = amount + totals.get(type_, Quantity.ZERO)
     for type_ in sorted({*totals, *filter(_is_memory, reservation)}):
-        total, needed = totals.get(type_, Quantity.ZERO), reservation.get(type_, Quantity.ZERO)
-        if total != needed:
+        total, needed_size = totals.get(type_, Quantity.ZERO), reservation.get(type_, Quantity.ZERO)
+        if total != needed_size:
             raise SettingsError(
                 f"the total amount {quote(str(total))} of type {quote(type_)} is not equal to the value "
-                f"{quote(str(needed))} determined by Node Allocatable feature"
+                f"{quote(str(needed_size))} determined by Node Allocatable feature"
             )
-    reserved: dict[int, dict[str, int]] = {node: {} for node in sorted(node_ids)}
+    sizes_by_node: dict[int, dict[str, int]] = {node: {} for node in sorted(node_ids)}
     for entry in entries:
         for type_, amount in entry.limits.items():
             size = amount.as_int64()
             if size is None:
                 raise SettingsError("could not covert a variable of type Quantity to int64")
-            reserved[entry.node][type_] = size
-    if not sum(sizes.get(MEMORY, 0) for sizes in reserved.values()):
+            sizes_by_node[entry.node][type_] = size
+    if not sum(sizes.get(MEMORY, 0) for sizes in sizes_by_node.values()):
         raise SettingsError("[memorymanager] you should specify the system reserved memory")
-    return reserved
+    return sizes_by_node
 
 
-def excess_reservations(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> tuple[str, ...]:
-    """Return one sentence for each node and type with more *reserved* than it has, which the kubelet does not check."""
+def excess_reservations(nodes: Iterable[NumaNode], sizes: Mapping[int, Sizes]) -> tuple[str, ...]:
+    """Return one sentence for each node and type with larger *sizes* than it has, which the kubelet does not check."""
     sentences = []
     for node in nodes:
         capacity = _capacity(node)
-        for type_, size in sorted(reserved.get(node.id, {}).items()):
+        for type_, size in sorted(sizes.get(node.id, {}).items()):
             if type_ in capacity and size > capacity[type_]:
                 has = _format(capacity[type_])
                 sentences.append(f"{_format(size)} of {type_} is reserved on NUMA node {node.id}, which has {has}")

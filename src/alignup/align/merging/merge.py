@@ -65,17 +65,17 @@ def apply_policy(
 ) -> PolicyResult:
     """Merge *inputs* under *policy* on a machine of *nodes*; *distances* only with prefer-closest-numa-nodes."""
     if policy is Policy.NONE:
-        merged = MergeResult(nodes, preferred=False, width=0, rule=MergeRule.NOTHING, runners_up=())
-        return PolicyResult(Hint(None, preferred=False), admitted=True, merged=merged)
+        merge_result = MergeResult(nodes, preferred=False, width=0, rule=MergeRule.NOTHING, runners_up=())
+        return PolicyResult(Hint(None, preferred=False), admitted=True, merged=merge_result)
     if policy is Policy.SINGLE_NUMA_NODE:
-        merged = merge_single_numa_node(inputs, nodes)
-        hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
-        return PolicyResult(hint, merged.preferred, merged)
+        merge_result = merge_single_numa_node(inputs, nodes)
+        hint = Hint(None if merge_result.nodes == nodes else merge_result.nodes, merge_result.preferred)
+        return PolicyResult(hint, merge_result.preferred, merge_result)
     if not isinstance(policy, Policy):
         return apply_policy(Policy(policy), inputs, nodes=nodes, distances=distances, work_limit=work_limit)
-    merged = merge(inputs, nodes=nodes, distances=distances, work_limit=work_limit)
-    admitted = merged.preferred or policy is Policy.BEST_EFFORT
-    return PolicyResult(Hint(merged.nodes, merged.preferred), admitted, merged)
+    merge_result = merge(inputs, nodes=nodes, distances=distances, work_limit=work_limit)
+    is_admitted = merge_result.preferred or policy is Policy.BEST_EFFORT
+    return PolicyResult(Hint(merge_result.nodes, merge_result.preferred), is_admitted, merge_result)
 
 
 def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> MergeResult:
@@ -84,21 +84,21 @@ def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> Merg
     An input that prefers "anywhere" accepts every node; if all of them do, a node that one of them names still beats
     none. Distances do not matter: every set has one node.
     """
-    shared_nodes, named_nodes, restricted = -1, 0, False
+    shared_nodes, named_nodes, is_restricted = -1, 0, False
     for _, hints in inputs:
         singles, anywhere = preferred_single_nodes(hints)
         named_nodes |= singles
         if not anywhere:
             shared_nodes &= singles
-            restricted = True
-    candidates = nodes & (shared_nodes if restricted else named_nodes)
+            is_restricted = True
+    candidates = nodes & (shared_nodes if is_restricted else named_nodes)
     width = 1 if named_nodes else 0
     if candidates:
         best = candidates & -candidates
         runners_up = tuple(bits.split(candidates ^ best, most=MAX_RESULTS - 1))
         return MergeResult(best, preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up)
-    rule = MergeRule.NOTHING if restricted else MergeRule.PREFERRED
-    return MergeResult(nodes, preferred=not restricted, width=width, rule=rule, runners_up=())
+    rule = MergeRule.NOTHING if is_restricted else MergeRule.PREFERRED
+    return MergeResult(nodes, preferred=not is_restricted, width=width, rule=rule, runners_up=())
 
 
 def merge(
@@ -127,11 +127,11 @@ def merge(
             width = min_width
     budget = WorkBudget(work_limit)
     try:
-        preferred = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
-        if preferred:
-            runners_up = tuple(preferred[1:MAX_RESULTS])
+        preferred_result = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
+        if preferred_result:
+            runners_up = tuple(preferred_result[1:MAX_RESULTS])
             return MergeResult(
-                preferred[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up
+                preferred_result[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up
             )
         every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
@@ -160,9 +160,9 @@ def _preferred(
     budget: WorkBudget,
 ) -> list[NodeSet]:
     """Return the sets that all inputs prefer, with the fewest nodes, best first; the list may be incomplete."""
-    restricting = [hints.preferred for hints in lists if hints.anywhere is None or not hints.anywhere.preferred]
-    if restricting:
-        common: Collection[NodeSet] = frozenset.intersection(*restricting)
+    preferred_families = [hints.preferred for hints in lists if hints.anywhere is None or not hints.anywhere.preferred]
+    if preferred_families:
+        common: Collection[NodeSet] = frozenset.intersection(*preferred_families)
         if common and families:
             common = [mask for mask in common if all(family.fits(mask) and family.prefers(mask) for family in families)]
         return _narrowest({mask & nodes for mask in common}, distances) if common else []
@@ -194,16 +194,16 @@ def _preferred_by_families(
         if mask & mask - 1 and all(family.fits(mask) and family.prefers(mask) for family in families)
     }
 
-    def completing_nodes(chosen: NodeSet) -> NodeSet:
+    def completing_nodes(chosen_nodes: NodeSet) -> NodeSet:
         ends = among
         for family in families:
-            ends &= family.completing_nodes(chosen)
+            ends &= family.completing_nodes(chosen_nodes)
             if not ends:
                 break
         return ends
 
-    def promising(chosen: NodeSet, more: int, below: NodeSet) -> bool:
-        return all(family.may_complete(chosen, more=more, among=below) for family in families)
+    def promising(chosen_nodes: NodeSet, more: int, below: NodeSet) -> bool:
+        return all(family.may_complete(chosen_nodes, more=more, among=below) for family in families)
 
     def accept(mask: NodeSet) -> bool:
         return all(family.prefers(mask) for family in families)
@@ -268,10 +268,10 @@ def _search(
     """Return the best reachable set, testing sets from the best downwards."""
     among = reduce(int.__and__, (search.allowed_nodes(hints, nodes) for hints in inputs), nodes)
 
-    def promising(chosen: NodeSet, more: int, below: NodeSet) -> bool:
+    def promising(chosen_nodes: NodeSet, more: int, below: NodeSet) -> bool:
         if single:
-            return single.may_complete(chosen, more=more, among=below)
-        return all(_allows(hints, chosen) for hints in inputs)
+            return single.may_complete(chosen_nodes, more=more, among=below)
+        return all(_allows(hints, chosen_nodes) for hints in inputs)
 
     # A single family can direct the search; several have to be tested together.
     first = inputs[0]

@@ -89,17 +89,17 @@ def _find_lowest(query: SearchQuery) -> list[NodeSet]:
     return []
 
 
-def _partial_sets(query: SearchQuery, chosen: NodeSet, among: NodeSet, more: int) -> Iterator[tuple[NodeSet, NodeSet]]:
+def _partial_sets(query: SearchQuery, base: NodeSet, among: NodeSet, more: int) -> Iterator[tuple[NodeSet, NodeSet]]:
     """Yield each way to add *more* nodes of *among*, highest node first and ascending, with the nodes below them."""
     if more == 0:
-        yield chosen, among
+        yield base, among
         return
     for node in bits.members(among):
         below = among & (1 << node) - 1
         if below.bit_count() < more:
             continue
         query.budget.spend()
-        grown = chosen | 1 << node
+        grown = base | 1 << node
         # With one node missing, ``completing_nodes`` is exact where ``promising`` only estimates.
         if more == 1 or query.promising(grown, more, below):
             yield from _partial_sets(query, grown, below, more - 1)
@@ -119,10 +119,10 @@ class _ClosestSearch:
         self.least: int | None = None
         self.found: list[NodeSet] = []
 
-    def grow(self, chosen: NodeSet, among: NodeSet, more: int, total: int, adds: Sequence[int]) -> None:
-        """Try every way to add *more* nodes of *among* to *chosen*; *adds* is what each node adds to *total*."""
+    def grow(self, base: NodeSet, among: NodeSet, more: int, total: int, adds: Sequence[int]) -> None:
+        """Try every way to add *more* nodes of *among* to *base*; *adds* is what each node adds to *total*."""
         if more == 1:
-            self._complete(chosen, among, total, adds)
+            self._complete(base, among, total, adds)
             return
         for node in bits.members(among):
             below = among & (1 << node) - 1
@@ -133,7 +133,7 @@ class _ClosestSearch:
             grown_adds = tuple(map(add, adds, self.rows[node]))
             if self.least is not None and grown_total + self._lower_bound(grown_adds, below, more - 1) >= self.least:
                 continue
-            grown = chosen | 1 << node
+            grown = base | 1 << node
             if more == 2 or self.query.promising(grown, more - 1, below):
                 self.grow(grown, below, more - 1, grown_total, grown_adds)
 
@@ -150,26 +150,26 @@ class _ClosestSearch:
             return more * min(adds) + self.pairs[more]
         return sum(nsmallest(more, [adds[self.index[node]] for node in bits.members(among)])) + self.pairs[more]
 
-    def _complete(self, chosen: NodeSet, among: NodeSet, total: int, adds: Sequence[int]) -> None:
-        for node in bits.members(self.query.completing_nodes(chosen) & among):
+    def _complete(self, base: NodeSet, among: NodeSet, total: int, adds: Sequence[int]) -> None:
+        for node in bits.members(self.query.completing_nodes(base) & among):
             whole = total + adds[self.index[node]]
             if self.least is None or whole < self.least:
                 self.query.budget.spend()
-                if self.query.accept(chosen | 1 << node):
+                if self.query.accept(base | 1 << node):
                     self.least = whole
-                    self.found.append(chosen | 1 << node)
+                    self.found.append(base | 1 << node)
 
 
 def allowed_sets(hints: Hints, nodes: NodeSet) -> set[NodeSet]:
     """Return every set of *nodes* in *hints*; a hint without nodes allows all of them."""
     if isinstance(hints, HintList):
-        allowed = {mask & nodes for mask in hints.masks}
+        masks = {mask & nodes for mask in hints.masks}
         if hints.anywhere is not None:
-            allowed.add(nodes)
+            masks.add(nodes)
     else:
-        allowed = set(hints.fitting_sets())
-    allowed.discard(0)
-    return allowed
+        masks = set(hints.fitting_sets())
+    masks.discard(0)
+    return masks
 
 
 def allowed_nodes(hints: Hints, nodes: NodeSet) -> NodeSet:
@@ -184,8 +184,8 @@ def reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSe
         return count_reachable_sets(inputs, nodes)
     reached_sets = allowed_sets(inputs[0], nodes) if inputs else {nodes}
     for hints in inputs[1:]:
-        allowed = allowed_sets(hints, nodes)
-        reached_sets = {mask & other for mask in reached_sets for other in allowed}
+        masks = allowed_sets(hints, nodes)
+        reached_sets = {mask & other for mask in reached_sets for other in masks}
     reached_sets.discard(0)
     return reached_sets
 
@@ -201,8 +201,8 @@ def count_reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> list[NodeSe
     # Number the nodes without gaps, and translate the result back.
     sparse = _sparse_sets(nodes)
     index = {mask: index for index, mask in enumerate(sparse)}
-    numbered = [{index[mask] for mask in table} for table in tables]
-    return [sparse[number] for number in _reached(numbered, nodes.bit_count())]
+    index_sets = [{index[mask] for mask in table} for table in tables]
+    return [sparse[number] for number in _reached(index_sets, nodes.bit_count())]
 
 
 def _reached(tables: list[set[int]], count: int) -> list[int]:
@@ -216,12 +216,12 @@ def _reached(tables: list[set[int]], count: int) -> list[int]:
     while rest:
         group = [_supersets(reached_numbers, count), *(_supersets(table, count) for table in rest[: at_once - 1])]
         rest = rest[at_once - 1 :]
-        containing: Iterable[int] = unpack(layout, group[0])
+        supersets: Iterable[int] = unpack(layout, group[0])
         for sums in group[1:]:
-            containing = map(mul, containing, unpack(layout, sums))
-        counts = int.from_bytes(pack(layout, *containing), "little")
-        for shift, lacking in _shifts(count):
-            counts -= counts >> shift & lacking
+            supersets = map(mul, supersets, unpack(layout, sums))
+        counts = int.from_bytes(pack(layout, *supersets), "little")
+        for shift, sets_without in _shifts(count):
+            counts -= counts >> shift & sets_without
         exactly = unpack(layout, counts.to_bytes(8 * size, "little"))
         reached_numbers = [number for number in range(1, size) if exactly[number]]
     return list(reached_numbers)
@@ -233,8 +233,8 @@ def _supersets(table: Iterable[int], count: int) -> bytes:
     for number in table:
         slots[number << 3] = 1
     sums = int.from_bytes(slots, "little")
-    for shift, lacking in _shifts(count):
-        sums += sums >> shift & lacking
+    for shift, sets_without in _shifts(count):
+        sums += sums >> shift & sets_without
     return sums.to_bytes(8 << count, "little")
 
 
@@ -252,9 +252,9 @@ def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget)
     tables = [allowed_sets(hints, nodes) for hints in inputs]
     tables.sort(key=len)
     reached_sets = tables[0] if tables else {nodes}
-    for allowed in tables[1:]:
-        budget.spend(len(reached_sets) * len(allowed))
-        reached_sets = {mask & other for mask in reached_sets for other in allowed}
+    for other_sets in tables[1:]:
+        budget.spend(len(reached_sets) * len(other_sets))
+        reached_sets = {mask & other for mask in reached_sets for other in other_sets}
         reached_sets.discard(0)
     return reached_sets
 
@@ -285,40 +285,40 @@ def _families_reach(
     families: Sequence[HintFamily],
     nodes: NodeSet,
     target: NodeSet,
-    growing: list[tuple[HintFamily, NodeSet]],
+    growing_families: list[tuple[HintFamily, NodeSet]],
     budget: WorkBudget,
 ) -> bool:
     """Let each family choose a fixed set or its growing part, narrowing *nodes*; then drop the surplus nodes."""
     budget.spend()
     if not families:
-        return _can_drop(nodes & ~target, growing, budget)
+        return _can_drop(nodes & ~target, growing_families, budget)
     family, rest = families[0], families[1:]
     for mask in family.fixed_sets:
-        if not target & ~mask and _families_reach(rest, nodes & mask, target, growing, budget):
+        if not target & ~mask and _families_reach(rest, nodes & mask, target, growing_families, budget):
             return True
     if target & ~family.nodes or not family.fits(family.nodes):
         return False
-    return _families_reach(rest, nodes & family.nodes, target, [*growing, (family, family.nodes)], budget)
+    return _families_reach(rest, nodes & family.nodes, target, [*growing_families, (family, family.nodes)], budget)
 
 
-def _can_drop(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], budget: WorkBudget) -> bool:
-    """Return whether each node of *surplus* can be dropped by one of *growing* (family, nodes it still keeps)."""
+def _can_drop(surplus: NodeSet, families: list[tuple[HintFamily, NodeSet]], budget: WorkBudget) -> bool:
+    """Return whether each node of *surplus* can be dropped by one of *families* (family, nodes it still keeps)."""
     if not surplus:
         return True
-    budget.spend(len(growing))
-    if any(family.fits(nodes & ~surplus) for family, nodes in growing):
+    budget.spend(len(families))
+    if any(family.fits(nodes & ~surplus) for family, nodes in families):
         return True
-    can_spare = sum(nodes.bit_count() - family.min_width for family, nodes in growing)
-    if can_spare < surplus.bit_count() or len(growing) < 2:
+    can_spare = sum(nodes.bit_count() - family.min_width for family, nodes in families)
+    if can_spare < surplus.bit_count() or len(families) < 2:
         return False
-    slacks = [family.slack for family, _ in growing]
+    slacks = [family.slack for family, _ in families]
     if all(slacks):
-        losses = [[family.amounts_on(node) for family, _ in growing] for node in bits.members(surplus)]
+        losses = [[family.amounts_on(node) for family, _ in families] for node in bits.members(surplus)]
         return _can_distribute(losses, tuple(slack for slack in slacks if slack), budget)
     node = surplus & -surplus
-    for index, (family, nodes) in enumerate(growing):
+    for index, (family, nodes) in enumerate(families):
         if family.fits(nodes & ~node):
-            without = [*growing[:index], (family, nodes & ~node), *growing[index + 1 :]]
+            without = [*families[:index], (family, nodes & ~node), *families[index + 1 :]]
             if _can_drop(surplus ^ node, without, budget):
                 return True
     return False
@@ -357,23 +357,23 @@ def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget
 def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[Slack, ...]) -> bool:
     """Return whether it works to charge each node to the family with the smallest total share."""
     charged_shares = [0.0] * len(slacks)
-    remaining = list(slacks)
+    free_slacks = list(slacks)
     for losses, shares in nodes:
         new_charges = list(map(add, charged_shares, shares))
         index = new_charges.index(min(new_charges))
         charged_shares[index] = new_charges[index]
-        remaining[index] = _subtract(remaining[index], losses[index])
-    return all(min(slack) >= 0 for slack in remaining)
+        free_slacks[index] = _subtract(free_slacks[index], losses[index])
+    return all(min(slack) >= 0 for slack in free_slacks)
 
 
 def _share(loss: Slack, slack: Slack) -> float:
     """Return the share of *slack* that *loss* takes, averaged over its kinds; infinite if a kind has too little."""
     total = 0.0
-    for lost, available in zip(loss, slack, strict=True):
-        if lost > available:
+    for lost_amount, available in zip(loss, slack, strict=True):
+        if lost_amount > available:
             return inf
-        if lost:
-            total += lost / available
+        if lost_amount:
+            total += lost_amount / available
     return total / len(slack)
 
 

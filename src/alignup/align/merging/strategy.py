@@ -28,8 +28,8 @@ Scores = Callable[[int, NodeSet], int]
 _Row = tuple[NodeSet, int, int]  #: a hint: nodes, weighted score, weight
 
 
-def score_share(allocated: int, allocatable: int) -> int:
-    return max(1, allocated * 100 // allocatable) if allocatable else 0
+def score_share(allocated_amount: int, allocatable: int) -> int:
+    return max(1, allocated_amount * 100 // allocatable) if allocatable else 0
 
 
 def weigh_scores(scores: Sequence[tuple[str, int]], weights: Mapping[str, int]) -> int:
@@ -52,11 +52,11 @@ def apply_strategy(  # noqa: PLR0913 - the inputs of a merge
 
     *providers* have the inputs of the merge. If several sets may win, the lowest one is returned, with the others.
     """
-    merged = result.merged
-    if not result.admitted or merged.nodes == nodes or nodes.bit_count() > MAX_NODES:
+    merge_result = result.merged
+    if not result.admitted or merge_result.nodes == nodes or nodes.bit_count() > MAX_NODES:
         return result
-    choice = _Choice(merged.nodes, providers, scores, options, nodes, distances)
-    if merged.rule is MergeRule.PREFERRED:
+    choice = _Choice(merge_result.nodes, providers, scores, options, nodes, distances)
+    if merge_result.rule is MergeRule.PREFERRED:
         best, *others = choice.preferred()
         rule = MergeRule.STRATEGY
         unchanged = not others
@@ -64,14 +64,14 @@ def apply_strategy(  # noqa: PLR0913 - the inputs of a merge
     else:
         best, *others = choice.not_preferred()
         rule = MergeRule.RANDOM if others else MergeRule.EQUALLY_FIT
-        unchanged = not others and best == merged.nodes
+        unchanged = not others and best == merge_result.nodes
     return result if unchanged else choose_set(result, best, rule, tuple(others))
 
 
 def choose_set(result: PolicyResult, nodes: NodeSet, rule: MergeRule, others: tuple[NodeSet, ...]) -> PolicyResult:
     """Return *result* with other nodes."""
-    merged = result.merged._replace(nodes=nodes, rule=rule, runners_up=others)
-    return PolicyResult(result.hint._replace(nodes=nodes), result.admitted, merged)
+    merge_result = result.merged._replace(nodes=nodes, rule=rule, runners_up=others)
+    return PolicyResult(result.hint._replace(nodes=nodes), result.admitted, merge_result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ class _Choice:
         for members in combinations(bits.members(self.nodes), self.chosen.bit_count()):
             mask = bits.of(members)
             if self._is_fit(mask) and all(_accepts(hints, mask) for _, hints in self.inputs):
-                named = [
+                named_sets = [
                     (name, self.scores(number, mask))
                     for number, (name, hints) in enumerate(self.inputs)
                     if _names(hints, mask)
                 ]
-                scored_masks.append((self.sign * weigh_scores(named, weights), mask))
+                scored_masks.append((self.sign * weigh_scores(named_sets, weights), mask))
         if len({score for score, _ in scored_masks}) < 2 or any(not score for score, _ in scored_masks):
             return [self.chosen]
         return [mask for _, mask in sorted(scored_masks)]

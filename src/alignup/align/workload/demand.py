@@ -37,19 +37,19 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
     for container in pod.containers:
         _add(together, amounts(container))
     sidecars: dict[str, Amount] = {}
-    starting: dict[str, Amount] = {}
+    amounts_at_start: dict[str, Amount] = {}
     for container in pod.init:
-        requested = amounts(container)
+        requests = amounts(container)
         if container.restartable:
-            _add(together, requested)
-            _add(sidecars, requested)
-            _raise_to(starting, {name: sidecars[name] for name in requested})
+            _add(together, requests)
+            _add(sidecars, requests)
+            _raise_to(amounts_at_start, {name: sidecars[name] for name in requests})
         else:
             beside = {
-                name: amount + sidecars[name] if name in sidecars else amount for name, amount in requested.items()
+                name: amount + sidecars[name] if name in sidecars else amount for name, amount in requests.items()
             }
-            _raise_to(starting, beside)
-    _raise_to(together, starting)
+            _raise_to(amounts_at_start, beside)
+    _raise_to(together, amounts_at_start)
     return together
 
 
@@ -105,16 +105,16 @@ def fit_used(pod: Pod) -> FitRequest:
     """
     if not pod.statuses and not pod.resize_infeasible:
         return fit_request(pod)
-    missing = ContainerStatus()
+    missing_status = ContainerStatus()
 
     def requested(container: Container) -> Amounts:
         return {} if pod.resize_infeasible else container.resources.requests
 
     def allocated(container: Container) -> Amounts:
-        return pod.statuses.get(container.name, missing).allocated or requested(container)
+        return pod.statuses.get(container.name, missing_status).allocated or requested(container)
 
     def actual(container: Container) -> Amounts:
-        return pod.statuses.get(container.name, missing).actual or allocated(container)
+        return pod.statuses.get(container.name, missing_status).actual or allocated(container)
 
     total = aggregate(pod, requested)
     _raise_to(total, aggregate(pod, allocated))

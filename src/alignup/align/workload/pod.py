@@ -223,8 +223,8 @@ class Pod:
         """Whether it has resource claims, or extended resources that a claim can serve."""
         if self.claims or self.claimed_requests or self.class_resources:
             return True
-        requested = [name for container in self.all_containers for name in container.resources.requests]
-        return any(name.startswith(names.DEVICE_CLASS_PREFIX) for name in requested)
+        resource_names = [name for container in self.all_containers for name in container.resources.requests]
+        return any(name.startswith(names.DEVICE_CLASS_PREFIX) for name in resource_names)
 
     @property
     def has_pod_level_resources(self) -> bool:

@@ -80,13 +80,13 @@ def evaluated_by(pod: Pod, release: Release) -> Pod:
 
 def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
     """Return *pod* with its amounts rounded up to thousandths, and with the defaults for its source."""
-    filled = _with_amounts(pod, Quantity.round_up_to_milli, default_requests=True)
-    filled = replace(filled, namespace=pod.namespace or "default", recorded_qos=None)
-    has_pod_level = filled.resources.requests or filled.resources.limits
+    complete_pod = _with_amounts(pod, Quantity.round_up_to_milli, default_requests=True)
+    complete_pod = replace(complete_pod, namespace=pod.namespace or "default", recorded_qos=None)
+    has_pod_level = complete_pod.resources.requests or complete_pod.resources.limits
     is_complete = fix_pod_level if source is PodSource.STATIC else pod.uid and pod.recorded_qos
     if not has_pod_level or is_complete:
-        return filled
-    return replace(filled, resources=_pod_level(filled, fixed=fix_pod_level))
+        return complete_pod
+    return replace(complete_pod, resources=_pod_level(complete_pod, fixed=fix_pod_level))
 
 
 def validation_problems(pod: Pod) -> Iterator[Problem]:
@@ -101,8 +101,8 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
             yield from _name_problems(f"{field}.name", container.name, names.label_problems)
             yield from _resource_problems(f"{field}.resources", container.resources, claims=pod.claims)
             if (policy := container.unknown_restart_policy) is not None:
-                supported = ", ".join(map(quote, RESTART_POLICIES))
-                message = f"Unsupported value: {quote(policy)}: supported values: {supported}"
+                policies = ", ".join(map(quote, RESTART_POLICIES))
+                message = f"Unsupported value: {quote(policy)}: supported values: {policies}"
                 yield Problem(f"{field}.restartPolicy", message)
             if container.name in used_names:
                 yield Problem(f"{field}.name", f"Duplicate value: {quote(container.name)}")
@@ -154,25 +154,27 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity], *, default_r
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
-    """Return the pod-level resources, of which there are some, with defaults from the containers.
+    """Return the pod-level resources of a pod that has some, with defaults from the containers.
 
     Before the fix, requests had defaults only with limits, and limits only for huge pages.
     """
     resources = pod.resources
-    needed = demand.requests(pod, pod_level=False, overhead=False)
-    capped = demand.limits(pod, pod_level=False, overhead=False)
-    pages = {name: capped[name] for name in capped if names.is_hugepages(name) and name not in resources.requests}
+    total_requests = demand.requests(pod, pod_level=False, overhead=False)
+    total_limits = demand.limits(pod, pod_level=False, overhead=False)
+    pages = {
+        name: total_limits[name] for name in total_limits if names.is_hugepages(name) and name not in resources.requests
+    }
     limits = {**pages, **resources.limits}
     requests = dict(resources.requests)
     if fixed or limits:
-        implied = {name: needed[name] for name in (CPU, MEMORY) if name in needed}
-        requests = {**demand.pod_level_amounts(limits), **implied, **requests}
+        default_requests = {name: total_requests[name] for name in (CPU, MEMORY) if name in total_requests}
+        requests = {**demand.pod_level_amounts(limits), **default_requests, **requests}
     if fixed:
         everywhere = {
-            name for name in capped if all(name in container.resources.limits for container in pod.all_containers)
+            name for name in total_limits if all(name in container.resources.limits for container in pod.all_containers)
         }
         bounds = {
-            name: max(capped[name], amount)  # of equal amounts, the containers' spelling
+            name: max(total_limits[name], amount)  # of equal amounts, the containers' spelling
             for name, amount in demand.pod_level_amounts(requests).items()
             if name in everywhere
         }
@@ -259,15 +261,15 @@ def _pod_level_problems(pod: Pod) -> Iterator[Problem]:
     )
     if not resources.requests and not resources.limits:
         return
-    for name, needed in demand.requests(pod, pod_level=False, overhead=False).items():
+    for name, request in demand.requests(pod, pod_level=False, overhead=False).items():
         amount = resources.requests.get(name)
-        if amount is not None and amount < needed:
-            problem = f"must be greater than or equal to aggregate container requests of {needed}"
+        if amount is not None and amount < request:
+            problem = f"must be greater than or equal to aggregate container requests of {request}"
             yield _invalid(f"spec.resources.requests[{name}]", amount, problem)
-    for name, needed in demand.limits(pod, pod_level=False, overhead=False).items():
+    for name, request in demand.limits(pod, pod_level=False, overhead=False).items():
         limit = resources.limits.get(name)
-        if names.is_hugepages(name) and limit is not None and limit < needed:
-            problem = f"must be greater than or equal to aggregate container limits of {needed}"
+        if names.is_hugepages(name) and limit is not None and limit < request:
+            problem = f"must be greater than or equal to aggregate container limits of {request}"
             yield _invalid(f"spec.resources.limits[{name}]", limit, problem)
     for index, container in enumerate(pod.containers):
         for name, amount in container.resources.limits.items():

@@ -136,13 +136,13 @@ class HostStateReader:
         registered_ids = {resource: inventory.registered for resource, inventory in idle.devices.inventories.items()}
         cpus, memory = CpuResidue(None, ledger.lost_cpus), MemoryResidue(None, ledger.group_memory)
         residue = ResidueDocument(cpus, memory, DeviceResidue(None, registered_ids | ledger.resources), {})
-        restored = restore_entries(entries, residue, idle=replace(host.ledger, devices=idle.devices))
+        new_ledger = restore_entries(entries, residue, idle=replace(host.ledger, devices=idle.devices))
         self._nodes[name] = node
         return HostReport(
             host=name,
             machine=idle.machine,
             settings=host.settings,
-            ledger=replace(restored, claims=_read_claims(node, host.machine, ledger, entries)),
+            ledger=replace(new_ledger, claims=_read_claims(node, host.machine, ledger, entries)),
             sequence=state.generation,
             kubelet=state.kubelet,
         )
@@ -210,12 +210,12 @@ class HostStateReader:
         entry = make_entry(AdmittedPod(pod, _NO_HINTS, usage), document.cpus, document.memory, document.devices)
         cpus, owned_cpus = self._share(("cpus", entry.pod_cpus, *entry.cpus.items()), lambda: (entry.cpus, entry.owned))
         blocks = None if entry.memory is None else tuple(entry.memory.items())
-        memory, charged = self._share(("memory", entry.pod_memory, blocks), lambda: (entry.memory, entry.charged))
+        memory, charged_nodes = self._share(("memory", entry.pod_memory, blocks), lambda: (entry.memory, entry.charged))
         return entry._replace(
             cpus=cpus,
             owned=owned_cpus,
             memory=memory,
-            charged=charged,
+            charged=charged_nodes,
             claims={
                 container: {claim: tuple(map(_device_id, ids)) for claim, ids in claims.items()}
                 for container, claims in document.claims.items()
@@ -235,10 +235,10 @@ class HostStateReader:
 
 def _decode(text: bytes | Raw, type_: type[_T], name: str) -> _T:
     try:
-        decoded: _T = decoder(type_).decode(text)  # type: ignore[arg-type]  # types are hashable
+        value: _T = decoder(type_).decode(text)  # type: ignore[arg-type]  # types are hashable
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"{name}: {error}") from None
-    return decoded
+    return value
 
 
 def _decode_values(text: Raw) -> dict[str, Any]:
@@ -347,10 +347,10 @@ def _amounts(document: HeldResourcesDocument, name: str) -> dict[str, int]:
     return amounts | {resource: len(ids) for resource, ids in document.devices.get(name, {}).items()}
 
 
-def _container(described: tuple[str, tuple[tuple[str, int], ...]]) -> Container:
+def _container(description: tuple[str, tuple[tuple[str, int], ...]]) -> Container:
     """Return a container that requests what it holds."""
-    amounts = {resource: Quantity.of(amount) for resource, amount in described[1]}
-    return Container(described[0], Resources(amounts, amounts))
+    amounts = {resource: Quantity.of(amount) for resource, amount in description[1]}
+    return Container(description[0], Resources(amounts, amounts))
 
 
 def _usage(requests: Mapping[str, str]) -> FitRequest:

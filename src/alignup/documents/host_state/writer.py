@@ -67,11 +67,11 @@ def ledger_document(ledger: Ledger, machine: Machine | None = None) -> HostLedge
     empty = {
         name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices
     }
-    stopped = {name: False for name, inventory in ledger.devices.inventories.items() if not inventory.registered}
+    plugins = {name: False for name, inventory in ledger.devices.inventories.items() if not inventory.registered}
     return HostLedgerDocument(
         pods=[_held_resources(ledger, uid) for uid in ledger.pods],
         devices=list(_device_groups(ledger.devices)),
-        resources={**empty, **stopped},
+        resources={**empty, **plugins},
         claim_devices=list(_claim_device_groups(ledger.claims)) if ledger.claims else [],
         lost_cpus=residual.cpus.lost,
         group_memory=residual.memory.reserved,
@@ -163,7 +163,7 @@ def _links(machine: Machine, addresses: Collection[str]) -> list[DeviceLinksDocu
 
 
 def _marker_numbers(nodes: NodeSet | None, ids: list[str]) -> Bits:
-    """Return the numbers of the markers of a NUMA node; none if any of them is no such marker."""
+    """Return the numbers of the markers of a NUMA node; none if another device is among them."""
     members = list(bits.members(nodes or 0))
     numbers = [marker_number(members[0], id_) for id_ in ids] if len(members) == 1 else []
     valid = [number for number in numbers if number is not None]

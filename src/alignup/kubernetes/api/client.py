@@ -124,7 +124,7 @@ class ApiClient:
         return _decode(body, ref.resource.type)
 
     async def find(self, ref: ObjectRef[Object]) -> Object | None:
-        """Like :meth:`get`, but ``None`` if there is no such object."""
+        """Like :meth:`get`, but ``None`` if the object does not exist."""
         try:
             return await self.get(ref)
         except NotFoundError:
@@ -224,7 +224,7 @@ class ApiClient:
     async def delete(self, ref: ObjectRef[Object], *, grace_period: int | None = None) -> None:
         """Delete an object; one that has the same name but another uid is a :class:`ConflictError`.
 
-        A lost request is repeated if *ref* has a uid, and no such object is then a success.
+        A lost request is repeated if *ref* has a uid. The object may be gone by then, which is a success.
         """
         request = ApiRequest(
             description=f"delete {ref}",
@@ -305,14 +305,14 @@ def _delete_options(uid: str, grace_period: int | None) -> dict[str, object]:
 def _decode(body: bytes | msgspec.Raw, type_: type[_T]) -> _T:
     type_decoder = decoder(type_)  # type: ignore[arg-type]  # types are hashable
     try:
-        decoded: _T
+        value: _T
         try:
-            decoded = type_decoder.decode(body)
+            value = type_decoder.decode(body)
         except RecursionError:
-            decoded = type_decoder.decode(_without_deep_values(bytes(body)))
+            value = type_decoder.decode(_without_deep_values(bytes(body)))
     except _UNDECODABLE as error:
         raise UnreadableError(f"the API server sent an unreadable {type_.__name__}: {error}") from None
-    return decoded
+    return value
 
 
 def _without_deep_values(body: bytes) -> bytes:

@@ -226,8 +226,8 @@ class Connection:
                 server_hostname=self.access.server_name or None,
                 proxy_headers=self._proxy_headers,
             )
-        except _FailedError as failed:
-            raise self._failure(failed.error, limits) from failed.error
+        except _FailedError as failure:
+            raise self._failure(failure.error, limits) from failure.error
         except TimeoutError as error:
             raise self._failure(error, limits) from error
         except AttributeError as error:  # TLS within TLS failed, in early releases of Python 3.11 and 3.12
@@ -315,9 +315,8 @@ class Connection:
         response.close()
 
     def _failure(self, error: Exception, limits: aiohttp.ClientTimeout) -> UnreachableError:
-        handshake = isinstance(
-            error.__cause__, TypeError
-        )  # of TLS within TLS, in early releases of Python 3.11 and 3.12
+        # TLS within TLS fails with one, in early releases of Python 3.11 and 3.12.
+        handshake = isinstance(error.__cause__, TypeError)
         return self._unreachable(_describe(error, limits), sent=not (handshake or isinstance(error, _NOT_SENT)))
 
     def _unreachable(self, reason: str, *, sent: bool = True) -> UnreachableError:
@@ -337,10 +336,10 @@ async def _send_once_only(request: aiohttp.ClientRequest, handler: aiohttp.Clien
 
 
 def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    made = socket.socket(*address[:3])
+    client_socket = socket.socket(*address[:3])
     for level, option, value in _KEEPALIVE:
-        made.setsockopt(level, option, value)
-    return made
+        client_socket.setsockopt(level, option, value)
+    return client_socket
 
 
 def _shown(url: str) -> str:

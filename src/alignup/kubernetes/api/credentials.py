@@ -211,8 +211,8 @@ class PluginCredentials:
             raise self._error(f"did not print an ExecCredential: {error}") from None
         status = answer.status
         if answer.kind != "ExecCredential" or answer.api_version != self._plugin.api_version:
-            printed = f"{answer.kind or 'no kind'} of {answer.api_version or 'no apiVersion'}"
-            raise self._error(f"printed {printed}, not an ExecCredential of {self._plugin.api_version}")
+            kind = f"{answer.kind or 'no kind'} of {answer.api_version or 'no apiVersion'}"
+            raise self._error(f"printed {kind}, not an ExecCredential of {self._plugin.api_version}")
         if status is None or not (status.token or (status.client_certificate_data and status.client_key_data)):
             raise self._error("printed neither a token nor a certificate with its key")
         return status

@@ -55,7 +55,7 @@ class ForbiddenError(ApiStatusError):
 
 
 class NotFoundError(ApiStatusError):
-    """404: no such object, or no such resource."""
+    """404: the object, or its resource, does not exist."""
 
 
 class ConflictError(ApiStatusError):

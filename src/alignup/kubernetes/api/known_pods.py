@@ -64,8 +64,8 @@ def known_pod(pod: ApiPod, *, uid: str = "") -> KnownPod:
     """Read a pod of the API server; ``PodError`` if it is invalid. *uid*: the kubelet's, if it is known."""
     decoded_pod = replace(readable_pod(pod), uid=uid or kubelet_uid(pod), labels={}, annotations={})
     status = pod.status
-    reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
-    return KnownPod(pod=decoded_pod, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
+    is_reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
+    return KnownPod(pod=decoded_pod, stage=api_pod_stage(pod), finished=pod.finished, reported=is_reported)
 
 
 def asked_pod(pod: ApiPod) -> Pod:
@@ -138,6 +138,6 @@ def was_preempted(pod: ApiPod) -> bool:
 def binding_time(pod: ApiPod) -> tuple[str, str, str]:
     """Return a sort key for the order of bindings, as far as it is known; times of the API sort as text."""
     conditions = pod.status.conditions
-    scheduled = [condition.last_transition_time or "" for condition in conditions if condition.type == "PodScheduled"]
+    times = [condition.last_transition_time or "" for condition in conditions if condition.type == "PodScheduled"]
     creation = pod.metadata.creation_timestamp or ""
-    return max(scheduled, default=creation), creation, pod.metadata.name
+    return max(times, default=creation), creation, pod.metadata.name

@@ -202,8 +202,8 @@ def credentials(
     certificate = _pem(user.client_certificate_data, user.client_certificate, "client-certificate", file)
     key = _pem(user.client_key_data, user.client_key, "client-key", file)
     if bool(certificate) is not bool(key):
-        missing = "client-key" if certificate else "client-certificate"
-        raise AccessError(f"{file}: a user has no {missing}; a certificate needs both")
+        missing_field = "client-key" if certificate else "client-certificate"
+        raise AccessError(f"{file}: a user has no {missing_field}; a certificate needs both")
     return UserCredentials(token=token, user=user.username, password=user.password, certificate=certificate, key=key)
 
 
@@ -267,13 +267,13 @@ def _read(path: Path) -> _File:
     if len(text) > _MAX_BYTES:
         raise AccessError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, so it is not a kubeconfig")
     try:
-        parsed = documents.read(text)
+        parsed_documents = documents.read(text)
     except DocumentError as error:
         raise AccessError(f"{path}:{error.line}: {error.message}") from None
-    if len(parsed) > 1:
-        raise AccessError(f"{path}:{parsed[1].line}: a second document; a kubeconfig is one document")
+    if len(parsed_documents) > 1:
+        raise AccessError(f"{path}:{parsed_documents[1].line}: a second document; a kubeconfig is one document")
     try:
-        return convert(documents.to_builtins(parsed[0].value) if parsed else {}, _File)
+        return convert(documents.to_builtins(parsed_documents[0].value) if parsed_documents else {}, _File)
     except FieldError as error:
         line = find_line(text, error.field)
         raise AccessError(f"{path}:{line}: {error}" if line else f"{path}: {error}") from None

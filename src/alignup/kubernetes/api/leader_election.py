@@ -75,18 +75,18 @@ class LeaderElection:
 
     async def _renew_until_lost(self) -> None:
         timing = self._client.timing
-        renewed = timing.clock()
+        renewed_at = timing.clock()
         while True:
             await timing.sleep(timing.poll)
             start = timing.clock()
-            seconds_left = renewed + timing.renew - start
+            seconds_left = renewed_at + timing.renew - start
             if seconds_left <= 0:
                 return
             try:
                 async with asyncio.timeout(seconds_left):
                     if not await self._acquire():
                         return
-                renewed = start
+                renewed_at = start
             except (ApiError, TimeoutError) as error:
                 _log.warning("cannot renew the lease", lease=str(self._ref), problem=str(error) or "no response")
 

@@ -144,9 +144,9 @@ async def _running(informer: Informer[Any], ready: Coroutine[Any, Any, None]) ->
 def check_boot_id(node: ApiNode, host_root: Path) -> None:
     """``StateError`` if the Node object describes another machine, or this machine before its last boot."""
     text = atomic_files.read(host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
-    expected, actual = node.status.node_info.boot_id, text.decode("ascii", "replace").strip() if text else ""
-    if expected and actual and expected != actual:
+    expected_id, actual_id = node.status.node_info.boot_id, text.decode("ascii", "replace").strip() if text else ""
+    if expected_id and actual_id and expected_id != actual_id:
         raise StateError(
             f"node {node.metadata.name} is another machine, or its kubelet has not started since the last boot: "
-            f"its boot id is {expected}, that of this machine is {actual}"
+            f"its boot id is {expected_id}, that of this machine is {actual_id}"
         )

@@ -157,15 +157,15 @@ class _Format(NamedTuple):
         return str(value.get("apiVersion")).startswith(self.group) and (not self.kinds or kind in self.kinds)
 
 
-def read_node_file(parsed: _Documents, diagnostics: Diagnostics) -> NodeFile | None:
+def read_node_file(parsed_documents: _Documents, diagnostics: Diagnostics) -> NodeFile | None:
     """Return what the documents of a file say; ``None`` if their format is not known.
 
     Problems are recorded in *diagnostics*.
     """
     for format_ in _FORMATS:
-        for document, value in _objects(parsed):
+        for document, value in _objects(parsed_documents):
             if format_.matches(value):
-                node_file = format_.read(ObjectReader.of(value, diagnostics), parsed)
+                node_file = format_.read(ObjectReader.of(value, diagnostics), parsed_documents)
                 node_file.title = format_.title
                 node_file.number = node_file.number or document.number
                 return node_file
@@ -176,8 +176,8 @@ def _refuse_unknown(reader: ObjectReader, names: Sequence[str]) -> None:
     spelling = {name.lower(): name for name in names}
     for name in map(str, reader.fields):
         if name not in names:
-            meant = [*filter(None, [spelling.get(name.lower())]), *get_close_matches(name, names, n=1)]
-            message = f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
+            similar_names = [*filter(None, [spelling.get(name.lower())]), *get_close_matches(name, names, n=1)]
+            message = f"unknown field; did you mean {similar_names[0]}?" if similar_names else "unknown field"
             reader.error(name, message, ProblemKind.UNKNOWN_FIELD)
 
 
@@ -208,8 +208,8 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
     node_file.default_keys("kubeReserved", {"memory": "500Mi"})
     node_file.default_keys("systemReserved", {"memory": "500Mi"})
     cpu.required("reserved")
-    mixed = spec.child("workloadHints").flag("mixedCpus")
-    lists = ("reserved", "ovsDpdk", *(("shared",) if mixed else ()))
+    mixed_cpus = spec.child("workloadHints").flag("mixedCpus")
+    lists = ("reserved", "ovsDpdk", *(("shared",) if mixed_cpus else ()))
     node_file.fields["reservedSystemCPUs"] = bits.show(bits.union(_cpus(cpu, name) for name in lists))
     node_file.places["reservedSystemCPUs"] = "spec.cpu.reserved"
     if policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}:
@@ -234,9 +234,9 @@ def _performance_profile(top: ObjectReader, _: object) -> NodeFile:
 def _snippet(annotations: Mapping[str, Any], top: ObjectReader) -> dict[str, Any]:
     text, problem = annotations.get(SNIPPET, "{}"), "must be a JSON object"
     try:
-        parsed = documents.read(text) if isinstance(text, str) else ()
-        if len(parsed) == 1 and parsed[0].json:  # not YAML
-            return dict(parsed[0].value)
+        parsed_documents = documents.read(text) if isinstance(text, str) else ()
+        if len(parsed_documents) == 1 and parsed_documents[0].json:  # not YAML
+            return dict(parsed_documents[0].value)
     except DocumentError as error:
         problem = f"must be JSON: {error.message}"
     top.error(f"metadata.annotations[{SNIPPET}]", problem)
@@ -269,8 +269,8 @@ def _finish_openshift(node_file: NodeFile) -> None:
     node_file.default("maxPods", 250)
     if node_file.fields.pop("featureGates", None):
         node_file.notes.append("featureGates is ignored: OpenShift takes feature gates from its FeatureGate object")
-    reserved = node_file.fields.get("systemReserved")
-    if isinstance(reserved, Mapping) and not _OPENSHIFT_RESERVED.keys().isdisjoint(reserved):
+    reservation = node_file.fields.get("systemReserved")
+    if isinstance(reservation, Mapping) and not _OPENSHIFT_RESERVED.keys().isdisjoint(reservation):
         # Reserved CPUs replace the reserved amount.
         left_out = {"cpu"} if node_file.fields.get("reservedSystemCPUs") else set()
         rest = {name: amount for name, amount in _OPENSHIFT_RESERVED.items() if name not in left_out}
@@ -291,15 +291,15 @@ def _openshift_kubelet_config(top: ObjectReader, _: object) -> NodeFile:
     return node_file
 
 
-def _kubeadm(top: ObjectReader, parsed: _Documents) -> NodeFile:
+def _kubeadm(top: ObjectReader, parsed_documents: _Documents) -> NodeFile:
     node_file = NodeFile()
-    for document, value in _objects(parsed):
+    for document, value in _objects(parsed_documents):
         if value.get("kind") == KIND and not node_file.fields:
             node_file.fields = dict(value)
             node_file.number = document.number
             node_file.notes += [f"line {key.line}: {key}" for key in document.repeated]
     flags: list[_Flag] = []
-    for _, value in _objects(parsed):
+    for _, value in _objects(parsed_documents):
         registration = ObjectReader.of(value, top.diagnostics).child("nodeRegistration")
         if not registration.has("kubeletExtraArgs"):
             continue
@@ -352,12 +352,12 @@ def _cloud(top: ObjectReader, _: object, *, part: str = "", names: Mapping[str, 
     return node_file
 
 
-def _talos(top: ObjectReader, parsed: _Documents) -> NodeFile:
+def _talos(top: ObjectReader, parsed_documents: _Documents) -> NodeFile:
     machine = top.child("machine")
     holder, name = (top, "config") if top.has("kind") else (machine.child("kubelet"), "extraConfig")
     node_file = NodeFile(dict(holder.mapping(name)), part=holder.path_of(name))
     if not node_file.fields.get("systemReserved"):
-        types = [ObjectReader.of(value).child("machine").text("type") for _, value in _objects(parsed)]
+        types = [ObjectReader.of(value).child("machine").text("type") for _, value in _objects(parsed_documents)]
         type_ = next(filter(None, types), "worker")
         memory = _TALOS_MEMORY.get(type_, _TALOS_MEMORY["worker"])
         node_file.fields.pop("systemReserved", None)
@@ -376,10 +376,10 @@ def _k3s(top: ObjectReader, _: object) -> NodeFile:
     return node_file
 
 
-def _kops(top: ObjectReader, parsed: _Documents) -> NodeFile:
+def _kops(top: ObjectReader, parsed_documents: _Documents) -> NodeFile:
     objects = [
         (document, ObjectReader.of(value, top.diagnostics).child("spec").child("kubelet"))
-        for document, value in _objects(parsed)
+        for document, value in _objects(parsed_documents)
     ]
     kubelets = [(document.number, kubelet) for document, kubelet in objects if kubelet.fields]
     node_file = NodeFile()
@@ -400,8 +400,8 @@ def _kops(top: ObjectReader, parsed: _Documents) -> NodeFile:
     return node_file
 
 
-def _objects(parsed: _Documents) -> Iterator[tuple[ParsedDocument, Mapping[str, Any]]]:
-    return ((document, document.value) for document in parsed if isinstance(document.value, Mapping))
+def _objects(parsed_documents: _Documents) -> Iterator[tuple[ParsedDocument, Mapping[str, Any]]]:
+    return ((document, document.value) for document in parsed_documents if isinstance(document.value, Mapping))
 
 
 def _missing(node_file: NodeFile, names: Iterable[str]) -> str:

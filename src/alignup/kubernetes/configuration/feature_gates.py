@@ -38,7 +38,7 @@ def dependencies(release: Release = NEWEST) -> Mapping[str, Sequence[str]]:
 
 
 def _in_release(history: Sequence[Sequence[Any]], release: Release) -> Sequence[Any]:
-    """Return the facts of the last entry up to *release*; none if there is no such entry."""
+    """Return the facts of the last entry up to *release*; none if there is no entry."""
     return next((facts for minor, *facts in reversed(history) if minor <= release.minor), ())
 
 

@@ -85,8 +85,8 @@ class ConfigurationText:
     def of(
         cls, fields: Mapping[str, Any], file: str, notes: Sequence[str] = (), *, part: str = "", number: int = 0
     ) -> "ConfigurationText":
-        text, parsed = documents.to_json(fields).encode(), ParsedDocument(1, 1, fields)
-        return cls(text, file, tuple(notes), parsed=parsed, part=part, number=number)
+        text, document = documents.to_json(fields).encode(), ParsedDocument(1, 1, fields)
+        return cls(text, file, tuple(notes), parsed=document, part=part, number=number)
 
     @property
     def name(self) -> str:
@@ -104,23 +104,23 @@ class ConfigurationText:
         if not text or not (self.path or self.places or self.snippet is not None):
             return text
         (document,) = documents.read(text)
-        nested: dict[str, Any] = {}
-        annotated: dict[str, Any] = {}
+        fields_by_parent: dict[str, Any] = {}
+        annotations: dict[str, Any] = {}
         for name, value in document.value.items():
             path = self.places.get(name, "")
             if self.snippet is not None and not path:
-                annotated[name] = value
+                annotations[name] = value
                 continue
             is_flag = "[" in path  # which has no path of fields
             *outer, last = (path if path and not is_flag else f"{self.path}.{name}".lstrip(".")).split(".")
-            holder = nested
+            holder = fields_by_parent
             for key in outer:
                 holder = holder.setdefault(key, {})
             holder[last] = value
-        if annotated:
-            snippet = documents.to_json({**(self.snippet or {}), **annotated})
-            nested["metadata"] = {"annotations": {distributions.SNIPPET: snippet}}
-        return documents.to_yaml(json.loads(documents.to_json(nested)))  # plain numbers
+        if annotations:
+            snippet = documents.to_json({**(self.snippet or {}), **annotations})
+            fields_by_parent["metadata"] = {"annotations": {distributions.SNIPPET: snippet}}
+        return documents.to_yaml(json.loads(documents.to_json(fields_by_parent)))  # plain numbers
 
     def read(self) -> Configuration:
         """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
@@ -157,12 +157,12 @@ def unwrap(
 
 def _unwrap(text: bytes, name: str, release: Release, *, lenient: bool) -> ConfigurationText:
     try:
-        parsed = documents.read(text)
+        parts = documents.read(text)
     except ParseError:
-        parsed = ()  # the kubelet's own reader explains what is wrong
-    if not parsed or not isinstance(parsed[0].value, Mapping):
+        parts = ()  # the kubelet's own reader explains what is wrong
+    if not parts or not isinstance(parts[0].value, Mapping):
         return ConfigurationText(text, name)
-    value = parsed[0].value
+    value = parts[0].value
     if "kind" not in value and isinstance(value.get("kubeletconfig"), Mapping):
         return _live_configuration(value["kubeletconfig"], name, release)
     if value.get("kind") == "List" and isinstance(items := value.get("items"), list):
@@ -170,14 +170,14 @@ def _unwrap(text: bytes, name: str, release: Release, *, lenient: bool) -> Confi
     version, kind = str(value.get("apiVersion")), value.get("kind")
     if (version, kind) == ("v1", "ConfigMap"):
         return ConfigurationText(_config_map_text(value, name), name, part="data.kubelet")
-    if len(parsed) > 1 or (version, kind) != (VERSION, KIND):
-        whole = parsed if value is parsed[0].value else (ParsedDocument(1, 1, value),)
+    if len(parts) > 1 or (version, kind) != (VERSION, KIND):
+        whole = parts if value is parts[0].value else (ParsedDocument(1, 1, value),)
         if source := _node_file(whole, text, name, lenient=lenient):
             return source
-    if value is not parsed[0].value:
+    if value is not parts[0].value:
         return ConfigurationText.of(value, name, part="items[0]")
     try:
-        return ConfigurationText(text, name, parsed=first_document(text, name=name, parsed=parsed))
+        return ConfigurationText(text, name, parsed=first_document(text, name=name, parts=parts))
     except ConfigurationError:
         return ConfigurationText(text, name)  # the same when it is read
 
@@ -212,17 +212,17 @@ def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
     data = top.child("data")
     text = data.text("kubelet")
     if not text and not top.diagnostics.problems:
-        contents = f"has only {', '.join(data.fields)}" if data.fields else "is empty"
-        data.error("kubelet", f"Required value: data {contents}, and the kubelet-config ConfigMap has a file here")
+        parts = f"has only {', '.join(data.fields)}" if data.fields else "is empty"
+        data.error("kubelet", f"Required value: data {parts}, and the kubelet-config ConfigMap has a file here")
     if problems := top.diagnostics.problems:
         raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
     return text.encode()
 
 
-def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str, *, lenient: bool) -> ConfigurationText | None:
-    """Return the configuration in a file of a distribution or a cloud; ``None`` if it is none."""
+def _node_file(parts: Sequence[ParsedDocument], text: bytes, name: str, *, lenient: bool) -> ConfigurationText | None:
+    """Return the configuration in a file of a distribution or a cloud; ``None`` for any other file."""
     diagnostics = Diagnostics()
-    node_file = distributions.read_node_file(parsed, diagnostics)
+    node_file = distributions.read_node_file(parts, diagnostics)
     if node_file is None:
         return None
     unknown_fields = [
@@ -243,7 +243,7 @@ def _node_file(parsed: Sequence[ParsedDocument], text: bytes, name: str, *, leni
             f"each node sets {node_file.computed}, unknown here: use --set, or fetch it with {distributions.FETCH}"
         )
         notes.append(f"{name}: {incomplete}")
-    number = node_file.number if len(parsed) > 1 else 0
+    number = node_file.number if len(parts) > 1 else 0
     source = ConfigurationText.of({**node_file.fields, **_TYPE}, name, notes, part=node_file.part, number=number)
     return replace(
         source,
@@ -300,9 +300,9 @@ def merge_drop_ins(
     notes: list[str] = []
     origins: dict[str, str] = {}
     if base is not None:
-        loaded = decode_document(base.document, name=base.name, release=base.release)
-        notes += [*base.notes, *(f"{base.name}: {warning}" for warning in loaded.warnings)]
-        document = _encoded(base, loaded)
+        configuration = decode_document(base.document, name=base.name, release=base.release)
+        notes += [*base.notes, *(f"{base.name}: {warning}" for warning in configuration.warnings)]
+        document = _encoded(base, configuration)
         _record(origins, document, base.name)
     for drop_in in drop_ins:
         patch = {key: value for key, value in drop_in.document.value.items() if key not in _TYPE}
@@ -335,16 +335,16 @@ def _walk(directory: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _encoded(base: ConfigurationText, loaded: Configuration) -> dict[str, Any]:
+def _encoded(base: ConfigurationText, configuration: Configuration) -> dict[str, Any]:
     """Return the fields of the first file as the kubelet encodes them for merging: known ones that are not empty."""
     encoded_fields = {
         name: value
         for name, value in base.document.value.items()
         if name in FIELDS and name not in _TYPE and value not in (None, [], {}, "")
     }
-    encoded_fields[_EVICTION] = dict(loaded.eviction_hard)
-    if loaded.reserved_memory:
-        encoded_fields["reservedMemory"] = reserved_memory_document(loaded.reserved_memory)
+    encoded_fields[_EVICTION] = dict(configuration.eviction_hard)
+    if configuration.reserved_memory:
+        encoded_fields["reservedMemory"] = reserved_memory_document(configuration.reserved_memory)
     return encoded_fields
 
 
@@ -377,15 +377,15 @@ def _fold_names(document: Mapping[str, Any]) -> dict[str, Any]:
     Of several spellings of a field the last in order of bytes counts; objects add up. A field with a default is always
     there in its right spelling.
     """
-    spelled: dict[str, list[str]] = {}
+    names_by_key: dict[str, list[str]] = {}
     for name in document:
-        spelled.setdefault(name if name in FIELDS else _FOLDED.get(name.lower(), name), []).append(name)
-    folded: dict[str, Any] = {}
-    for field_name, spellings in spelled.items():
+        names_by_key.setdefault(name if name in FIELDS else _FOLDED.get(name.lower(), name), []).append(name)
+    folded_fields: dict[str, Any] = {}
+    for field_name, spellings in names_by_key.items():
         if field_name not in document and field_name in _DEFAULTED:
             spellings.append(field_name)  # the spelling that the kubelet adds
         for name in sorted(spellings):
-            value, earlier = document.get(name), folded.get(field_name)
+            value, earlier = document.get(name), folded_fields.get(field_name)
             both = isinstance(value, Mapping) and isinstance(earlier, Mapping)
-            folded[field_name] = {**earlier, **value} if both else value  # type: ignore[dict-item]
-    return folded
+            folded_fields[field_name] = {**earlier, **value} if both else value  # type: ignore[dict-item]
+    return folded_fields

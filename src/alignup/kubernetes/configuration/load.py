@@ -118,18 +118,18 @@ def decode_document(document: ParsedDocument, *, name: str, release: Release = N
     )
 
 
-def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument, ...] | None = None) -> ParsedDocument:
+def first_document(text: str | bytes, *, name: str, parts: tuple[ParsedDocument, ...] | None = None) -> ParsedDocument:
     """Return the document of *text* that the kubelet reads; :class:`ConfigurationError` if there is none.
 
-    *parsed* has the documents of the text, if it is parsed already.
+    *parts* has the documents of the text, if it is parsed already.
     """
     if not text:
         message = f"kubelet config file {quote(name)} was empty"
         raise ConfigurationError([Problem("", message)], stage=StartupStage.LOAD, source=name)
     is_json = text.lstrip()[:1] in ("{", b"{")
     try:
-        parsed = _readable_documents(text) if parsed is None else parsed
-        if is_json and not (len(parsed) == 1 and parsed[0].json and text.rstrip()[-1:] in ("}", b"}")):
+        parts = _readable_documents(text) if parts is None else parts
+        if is_json and not (len(parts) == 1 and parts[0].json and text.rstrip()[-1:] in ("}", b"}")):
             # The kubelet does not fall back to YAML.
             json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     except (ParseError, ValueError) as error:
@@ -140,11 +140,11 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
             problem = Problem("", message)
         raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
-    if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
+    if not parts or parts[0].number > 1:  # comments, white space, an empty first document
         excerpt = text if isinstance(text, str) else text.decode(errors="replace")
         message = f"Object 'Kind' is missing in {quote(excerpt[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
         raise ConfigurationError([Problem("kind", message)], stage=StartupStage.LOAD, source=name)
-    return parsed[0]
+    return parts[0]
 
 
 def parse_override(change: str) -> tuple[str, str, object]:
@@ -159,8 +159,8 @@ def parse_override(change: str) -> tuple[str, str, object]:
     field, _, key = path.partition(".")
     value: object = text
     if not holds_text(field):
-        parsed = documents.read(text)
-        value = parsed[0].value if parsed else None
+        parts = documents.read(text)
+        value = parts[0].value if parts else None
     top = ObjectReader.of({field: {key: value} if key else value})
     read_fields(top)
     if unknown_fields := top.diagnostics.unknown:
@@ -251,19 +251,19 @@ def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
 
 
 def _enforcement_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
-    enforced = configuration.enforce_node_allocatable
+    enforced_levels = configuration.enforce_node_allocatable
     for pair in (_SYSTEM, _KUBE):
-        if set(pair) <= set(enforced):
+        if set(pair) <= set(enforced_levels):
             both = " and ".join(map(quote, pair))
             yield _ENFORCE, f"both {both} cannot be specified together in {_ENFORCE_FLAG}"
-    for index, name in enumerate(enforced):
-        if name in enforced[:index]:
+    for index, name in enumerate(enforced_levels):
+        if name in enforced_levels[:index]:
             yield _ENFORCE, f"duplicated enforcements {quote(name)} in {_ENFORCE_FLAG}"
         elif name in _KNOWN:
             yield from _enforced(name, configuration)
         elif name != _NONE:
             yield _ENFORCE, f"option {quote(name)} specified for {_ENFORCE_FLAG}. Valid options are {_OPTIONS}"
-        elif len(enforced) > 1:
+        elif len(enforced_levels) > 1:
             message = f"may not contain additional enforcements when {quote(_NONE)} is specified"
             yield _ENFORCE, f"{_ENFORCE_FLAG} {message}"
 

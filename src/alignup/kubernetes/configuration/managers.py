@@ -102,7 +102,7 @@ class NodeStatus:
 def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes: bool = True) -> Settings:
     """Return the settings of a host; :class:`ConfigurationError` of any stage up to topology_manager.
 
-    ``Host`` or :func:`startup_errors` report the errors of the CPU and memory managers, and those of the topology
+    ``Host`` or :func:`startup_errors` report the errors of the CPU and memory managers, and the errors of the topology
     manager that depend on the machine. Without *limit_nodes* the kubelet's limit on NUMA nodes does not apply.
     """
     reservations = compute_reservations(configuration, machine)
@@ -178,8 +178,8 @@ def compute_reservations(configuration: Configuration, machine: Machine) -> Node
     kube_reserved = _parse_each(kube, _reserved, StartupStage.KUBE_RESERVED, configuration)
     system_reserved = _parse_each(system, _reserved, StartupStage.SYSTEM_RESERVED, configuration)
     hard = dict(sorted(configuration.eviction_hard.items()))
-    parsed = _parse_each(hard, _threshold, StartupStage.EVICTION_HARD, configuration)
-    thresholds = tuple(threshold for threshold in parsed.values() if threshold)
+    thresholds_by_signal = _parse_each(hard, _threshold, StartupStage.EVICTION_HARD, configuration)
+    thresholds = tuple(threshold for threshold in thresholds_by_signal.values() if threshold)
     whole = {CPU: None, MEMORY: None, **_capacity(machine)}
     with _adding(configuration):
         reservation = _reservation((system_reserved, kube_reserved), thresholds, whole)
@@ -311,9 +311,9 @@ def _capacity(machine: Machine) -> dict[str, Quantity]:
     return whole
 
 
-def subtract(amounts: Amounts, subtracted: Amounts) -> dict[str, Quantity]:
-    """Return *amounts* without *subtracted*, but not below zero."""
-    differences = {name: amount - subtracted.get(name, Quantity.ZERO) for name, amount in amounts.items()}
+def subtract(amounts: Amounts, other_amounts: Amounts) -> dict[str, Quantity]:
+    """Return *amounts* without *other_amounts*, but not below zero."""
+    differences = {name: amount - other_amounts.get(name, Quantity.ZERO) for name, amount in amounts.items()}
     return {
         name: amount if amount.sign >= 0 else Quantity(0, format=amount.format) for name, amount in differences.items()
     }
@@ -340,15 +340,15 @@ def _parse_each(
         StartupStage.KUBE_RESERVED: ("kubeReserved", "--kube-reserved value failed to parse: "),
         StartupStage.EVICTION_HARD: ("evictionHard", ""),
     }[stage]
-    parsed, problems = {}, []
+    values, problems = {}, []
     for name, text in texts.items():
         try:
-            parsed[name] = parse(name, text)
+            values[name] = parse(name, text)
         except QuantityError as error:
             problems.append(Problem(f"{field}[{name}]", f"{prefix}{error.message}"))
     if problems:
         raise ConfigurationError(problems, stage=stage, source=configuration.source)
-    return parsed
+    return values
 
 
 def _reserved(name: str, text: str) -> Quantity:
@@ -404,14 +404,14 @@ def _parse_float(text: str) -> float:
 
 
 def _reservation(
-    reserved: Iterable[Amounts], thresholds: Iterable[EvictionThreshold], whole: Mapping[str, Quantity | None]
+    reservations: Iterable[Amounts], thresholds: Iterable[EvictionThreshold], whole: Mapping[str, Quantity | None]
 ) -> Amounts:
     """Return the sum for each resource in *whole*, without zeros."""
     free = {}
     for threshold in thresholds:
         if resource := RESERVED_SIGNALS.get(threshold.signal):
             free[resource] = threshold.amount((whole.get(resource) or Quantity.ZERO).value())
-    every = (*reserved, free)
+    every = (*reservations, free)
     sums = {name: sum((amounts.get(name, Quantity.ZERO) for amounts in every), Quantity.ZERO) for name in whole}
     return {name: total for name, total in sums.items() if not total.is_zero}
 

@@ -95,39 +95,39 @@ def _syntax_error(text: bytes) -> str:  # noqa: C901 - a case for each state of 
 
     Go appends a space to the text, so half a literal is "invalid character ' '".
     """
-    data, at, opened, problem = text + b" ", 0, b"", None
-    expected = "value"
+    data, at, open_brackets, problem = text + b" ", 0, b"", None
+    expectation = "value"
     while problem is None:
         at = _skip(_SPACES, data, at)
         char = data[at : at + 1]
-        if expected == "end" and char == opened[-1:] != b"":
-            at, opened = at + 1, opened[:-1]
-        elif expected == "end" and char == b"," and opened:
-            at, expected = at + 1, "key" if opened.endswith(b"}") else "value"
-        elif expected == "end":
+        if expectation == "end" and char == open_brackets[-1:] != b"":
+            at, open_brackets = at + 1, open_brackets[:-1]
+        elif expectation == "end" and char == b"," and open_brackets:
+            at, expectation = at + 1, "key" if open_brackets.endswith(b"}") else "value"
+        elif expectation == "end":
             problem = {b"": "after top-level value", b"}": "after object key:value pair"}.get(
-                opened[-1:], "after array element"
+                open_brackets[-1:], "after array element"
             )
-        elif expected == "colon" and char == b":":
-            at, expected = at + 1, "value"
-        elif expected == "colon":
+        elif expectation == "colon" and char == b":":
+            at, expectation = at + 1, "value"
+        elif expectation == "colon":
             problem = "after object key"
-        elif expected == "key" and char != b'"':
+        elif expectation == "key" and char != b'"':
             problem = "looking for beginning of object key string"
-        elif char in (b"{", b"[") and len(opened) == MAX_DEPTH:
+        elif char in (b"{", b"[") and len(open_brackets) == MAX_DEPTH:
             problem = "exceeded max depth"
         elif char in (b"{", b"["):
-            opened += b"}" if char == b"{" else b"]"
+            open_brackets += b"}" if char == b"{" else b"]"
             at = _skip(_SPACES, data, at + 1)
-            expected = "end" if data[at : at + 1] == opened[-1:] else "key" if char == b"{" else "value"
+            expectation = "end" if data[at : at + 1] == open_brackets[-1:] else "key" if char == b"{" else "value"
         else:
             at, problem = _scan_scalar(data, at)
-            expected = "colon" if expected == "key" else "end"
+            expectation = "colon" if expectation == "key" else "end"
     if at >= len(data):
         return "unexpected end of JSON input"
     wrong = chr(data[at])
-    quoted = {"'": r"'\''", '"': "'\"'"}.get(wrong) or f"'{bits.quote(wrong)[1:-1]}'"
-    return f"invalid character {quoted} {problem}"
+    quoted_character = {"'": r"'\''", '"': "'\"'"}.get(wrong) or f"'{bits.quote(wrong)[1:-1]}'"
+    return f"invalid character {quoted_character} {problem}"
 
 
 def _scan_scalar(data: bytes, at: int) -> tuple[int, str | None]:  # noqa: C901 - as above
@@ -144,7 +144,7 @@ def _scan_scalar(data: bytes, at: int) -> tuple[int, str | None]:  # noqa: C901 
         return _skip(_HEX, data, at + 2), "in \\u hexadecimal character escape"
     for word in (b"true", b"false", b"null"):
         if word.startswith(char) and char:
-            wrong = next((index for index, expected in enumerate(word) if data[at + index] != expected), None)
+            wrong = next((index for index, character in enumerate(word) if data[at + index] != character), None)
             if wrong is None:
                 return at + len(word), None
             return at + wrong, f"in literal {word.decode()} (expecting '{chr(word[wrong])}')"

@@ -101,15 +101,15 @@ def restore_ledger(
         gaps.append(Gap(f"the state files do not contain the names and shared CPU use of {count}", GapKind.PODS))
     if unknown_uids and pods:
         text = f"{count} in the state files but not in the list counted as running: {', '.join(unknown_uids)}"
-        freed = "if they are gone, a kubelet frees their resources when it admits the next pod"
-        gaps.append(Gap(f"{text}; {freed}", GapKind.UNLISTED_PODS))
+        note = "if they are gone, a kubelet frees their resources when it admits the next pod"
+        gaps.append(Gap(f"{text}; {note}", GapKind.UNLISTED_PODS))
     return RestoredLedger(ledger, tuple(gaps), unknown_uids)
 
 
 def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[Gap], *, policy: str, running: bool) -> CpuLedger:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is not None:
-        check_policy(state_files.CPU_FORMAT, configured=policy, stored_policy=state.policy)
+        check_policy(state_files.CPU_FORMAT, configured_policy=policy, stored_policy=state.policy)
     if state is None or provider.policy is CpuPolicy.NONE:
         return provider.initial_ledger()
     try:
@@ -151,17 +151,17 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[Gap], *, running: bool) -> MemoryLedger:
     idle = provider.initial_ledger()
     if state is not None:
-        check_policy(state_files.MEMORY_FORMAT, configured=provider.settings.policy, stored_policy=state.policy)
+        check_policy(state_files.MEMORY_FORMAT, configured_policy=provider.settings.policy, stored_policy=state.policy)
     if state is None or provider.settings.policy is MemoryPolicy.NONE:
         return idle
     stored_ledger = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
     try:
         ledger = stored_ledger.restored(idle, pod_level=provider.settings.pod_level_managers)
     except StateError as error:
-        layout, expected = (
+        layout, expected_layout = (
             {id_: node.tables.keys() for id_, node in ledger.nodes.items()} for ledger in (stored_ledger, idle)
         )
-        if not running or layout != expected:
+        if not running or layout != expected_layout:
             raise
         ledger = stored_ledger if provider.settings.pod_level_managers else replace(stored_ledger, pod_held={})
         gaps.append(Gap(f"{state_files.MEMORY_FILE}: {error}; a kubelet would not start with it"))
@@ -179,12 +179,12 @@ def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[Gap
     if state is None:
         return provider.initial_ledger()
     ledger = replace(provider, devices=()).initial_ledger()
-    for restored in restore_devices(provider.devices, state):
-        resource = restored.resource
+    for restored_devices in restore_devices(provider.devices, state):
+        resource = restored_devices.resource
         preferred = resource in provider.preferred_allocation
-        ledger = ledger.announce(resource, restored.devices.values(), preferred_allocation=preferred)
-        ledger = ledger if restored.present else ledger.give_up(resource)
-        gaps += restored.gaps
+        ledger = ledger.announce(resource, restored_devices.devices.values(), preferred_allocation=preferred)
+        ledger = ledger if restored_devices.present else ledger.give_up(resource)
+        gaps += restored_devices.gaps
     devices_of_containers: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for entry in state.entries:
         devices_of_containers.setdefault((entry.uid, entry.container), {})[entry.resource] = tuple(entry.nodes)
@@ -249,8 +249,8 @@ def _match_devices(
     }
     devices, moved_ids, added_ids = {}, [], []
     for id_ in listed_ids:
-        matching = [device for device in spare.values() if nodes_by_id.get(id_) in (None, device.nodes or 0)][:1]
-        device = declared_devices.get(id_) or (spare.pop(matching[0].id) if matching else None)
+        matches = [device for device in spare.values() if nodes_by_id.get(id_) in (None, device.nodes or 0)][:1]
+        device = declared_devices.get(id_) or (spare.pop(matches[0].id) if matches else None)
         if device is None:
             added_ids.append(id_)
             device = Device(resource, id_, nodes_by_id.get(id_) or None, healthy=False)
@@ -260,18 +260,18 @@ def _match_devices(
     unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
     for id_, device in spare.items():
         devices[id_] = replace(device, healthy=device.healthy and healthy is None)
-    undeclared = [id_ for id_ in added_ids if id_ in nodes_by_id and declared_devices]
+    undeclared_ids = [id_ for id_ in added_ids if id_ in nodes_by_id and declared_devices]
     gaps = [
         Gap(f"{'devices' if ids[1:] else 'device'} {', '.join(ids)} of {resource} {'are' if ids[1:] else 'is'} {text}")
         for ids, text in (
             (moved_ids, "declared on other NUMA nodes than in the state files; using the declared nodes"),
-            (undeclared, "in the state files, but too few are declared on the same NUMA nodes; added there"),
+            (undeclared_ids, "in the state files, but too few are declared on the same NUMA nodes; added there"),
             (unhealthy, "declared but not healthy in the state files; treated as unhealthy"),
         )
         if ids
     ]
-    if unplaced := len([id_ for id_ in added_ids if id_ not in nodes_by_id]):
-        free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
+    if unplaced_count := len([id_ for id_ in added_ids if id_ not in nodes_by_id]):
+        free = "a free device" if unplaced_count == 1 else f"{unplaced_count} free devices"
         text = f"the state files do not contain the topology of {free} of {resource}"
         gaps.append(Gap(text, GapKind.DEVICE_TOPOLOGY, resource))
     return RestoredDevices(resource, devices, present=healthy is not None or bool(declared_devices), gaps=tuple(gaps))

@@ -96,8 +96,8 @@ class StateFileFormat:
     @property
     def newest(self) -> GoType:
         """The whole file: the fields of the oldest version, and the wrapped contents."""
-        wrapped = go_struct(self.name, data=STRING, dataChecksum=CHECKSUM)
-        return replace(wrapped, fields=self.older[-1].struct.fields + wrapped.fields)
+        struct = go_struct(self.name, data=STRING, dataChecksum=CHECKSUM)
+        return replace(struct, fields=self.older[-1].struct.fields + struct.fields)
 
     def older_versions(self, gates: FeatureGates) -> tuple[OlderVersion, ...]:
         """Return the older versions that a kubelet reads, newest first; without a wrapper, the first is written."""
@@ -120,7 +120,7 @@ def _parse_state_file(  # noqa: PLR0913 - the first two describe the file
     """
     try:
         version, contents = load_state_file(format_, text, gates=gates)
-        check_policy(format_, configured=configured_policy, stored_policy=contents["policyName"])
+        check_policy(format_, configured_policy=configured_policy, stored_policy=contents["policyName"])
         return build(version, contents, gates)
     except (ParseError, StateError) as error:
         raise StateError(
@@ -180,8 +180,8 @@ def _encode_state_file(format_: StateFileFormat, contents: Contents, gates: Feat
         return encode(struct, {**checked_contents, "checksum": checksum}).encode()
     data = encode(format_.data, contents)
     copy, checksum = copy_for_older_kubelets(format_, contents)
-    wrapped = {"data": data, "dataChecksum": fnv1a(data_checksum_text(data))}
-    return encode(format_.newest, {**copy, "checksum": checksum, **wrapped}).encode()
+    document = {"data": data, "dataChecksum": fnv1a(data_checksum_text(data))}
+    return encode(format_.newest, {**copy, "checksum": checksum, **document}).encode()
 
 
 def copy_for_older_kubelets(format_: StateFileFormat, contents: Contents) -> tuple[Contents, int]:
@@ -191,11 +191,11 @@ def copy_for_older_kubelets(format_: StateFileFormat, contents: Contents) -> tup
     return copy, fnv1a(struct_checksum_text(oldest, copy, name=format_.name))
 
 
-def check_policy(format_: StateFileFormat, *, configured: str | None, stored_policy: str) -> None:
+def check_policy(format_: StateFileFormat, *, configured_policy: str | None, stored_policy: str) -> None:
     """Reject a file that another policy wrote, as the kubelet does; ``None``: any policy may have written it."""
-    if configured not in (None, stored_policy):
+    if configured_policy not in (None, stored_policy):
         raise StateError(
-            f"{format_.prefix}configured policy {quote(configured or '')} differs from "
+            f"{format_.prefix}configured policy {quote(configured_policy or '')} differs from "
             f"state checkpoint policy {quote(stored_policy)}"
         )
 
@@ -570,11 +570,11 @@ def state_file_paths(directory: Path) -> dict[str, Path]:
 
     A copy may have all of them in one directory.
     """
-    nested, flat = directory / DEVICE_PATH, directory / DEVICE_FILE
+    nested_path, flat_path = directory / DEVICE_PATH, directory / DEVICE_FILE
     return {
         CPU_FILE: directory / CPU_FILE,
         MEMORY_FILE: directory / MEMORY_FILE,
-        DEVICE_PATH: flat if flat.exists() and not nested.exists() else nested,
+        DEVICE_PATH: flat_path if flat_path.exists() and not nested_path.exists() else nested_path,
     }
 
 
@@ -594,7 +594,7 @@ def read_state_files(
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory; name the state directory of a kubelet")
     states: dict[str, Any] = {}
-    problems, gaps, missing = [], [], 0
+    problems, gaps, missing_count = [], [], 0
     kinds: tuple[tuple[str, Any, str], ...] = (
         ("cpu", partial(parse_cpu_state, configured_policy=None, gates=gates), "the CPUs in use are"),
         ("memory", partial(parse_memory_state, configured_policy=None, gates=gates), "the memory in use is"),
@@ -606,12 +606,12 @@ def read_state_files(
             if text is not None:
                 states[kind] = decode_once(parse, text, path, cache)
                 continue
-            missing += 1
+            missing_count += 1
             if kind != "devices" or not devices_optional:
                 gaps.append(f"{directory} has no {path.name}, so {content} unknown")
         except (FileError, StateError) as error:
             problems.append(Problem(str(path), str(error)))
-    if missing == len(kinds):
+    if missing_count == len(kinds):
         names = f"{CPU_FILE}, {MEMORY_FILE}, {DEVICE_PATH}"
         raise FileError(f"{directory}: none of the kubelet's state files exists ({names})")
     return KubeletFiles(**states, problems=tuple(problems), gaps=tuple(gaps))

@@ -337,7 +337,7 @@ def _attribute(value: AttributeSpec) -> AttributeValue:
     if value.numbers or value.strings:
         return value.numbers or value.strings
     values = (value.number, value.flag, value.string, value.version)
-    return next((typed for typed in values if typed is not None), "")
+    return next((attribute for attribute in values if attribute is not None), "")
 
 
 def _only_host(selector: NodeSelector | None) -> str:

@@ -124,10 +124,10 @@ class FileSelectors:
                 pass
         if not answer:
             raise _beyond_limits(expression)
-        selected, failure, long = json.loads(answer)
+        is_selected, failure, long = json.loads(answer)
         if failure:
             raise (LongSelectorError if long else FailingSelectorError)(failure)
-        return bool(selected)
+        return bool(is_selected)
 
 
 def _beyond_limits(expression: str) -> LongSelectorError:
@@ -146,12 +146,12 @@ def serve() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEGABYTES << 20, MAX_MEGABYTES << 20))
     signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)  # of CPU time; its signal ends the process
     for line in sys.stdin.buffer:
-        selected, failure = False, None
+        is_selected, failure = False, None
         try:
-            selected = _evaluate(*json.loads(line))
+            is_selected = _evaluate(*json.loads(line))
         except SelectorError as error:
             failure = error
-        answer = [selected, str(failure or ""), isinstance(failure, LongSelectorError)]
+        answer = [is_selected, str(failure or ""), isinstance(failure, LongSelectorError)]
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()
 
@@ -174,9 +174,9 @@ def select(expression: str, device: SliceDevice) -> bool:
 
 
 def _evaluate(expression: str, values: Mapping[str, Any], device: str) -> bool:
-    compiled = _compile(expression)
+    program = _compile(expression)
     try:
-        value = compiled.eval(data={"device": values}).value()
+        value = program.eval(data={"device": values}).value()
     except MemoryError:
         raise _beyond_limits(expression) from None
     except Exception as error:  # noqa: BLE001 - the library raises errors of many types

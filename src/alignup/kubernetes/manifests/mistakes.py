@@ -40,8 +40,8 @@ def describe_unknown(unknown_field: UnknownField) -> tuple[str, str]:
     outside = [join_path(above, name) for of, above in reversed(types[:-1]) if name in FIELDS[of]]
     if "limits" in FIELDS[type_] and _RESOURCE_NAME.match(name):
         outside = [join_path("limits", name)]
-    meant = equal or (inside if len(inside) == 1 else []) or similar or outside
-    return join_path(path, name), f"unknown field; did you mean {meant[0]}?" if meant else "unknown field"
+    candidates = equal or (inside if len(inside) == 1 else []) or similar or outside
+    return join_path(path, name), f"unknown field; did you mean {candidates[0]}?" if candidates else "unknown field"
 
 
 def describe_template(text: str | bytes) -> str:

@@ -19,6 +19,6 @@ class NodeSelectorTerm(ObjectPart, frozen=True):
 
 
 class NodeSelector(ObjectPart, frozen=True):
-    """Terms of which one must be true."""
+    """Terms; at least one must be true."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()

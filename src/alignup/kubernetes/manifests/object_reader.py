@@ -181,9 +181,9 @@ class ObjectReader:
         for fault in faults:
             self.error(name, f"Invalid value: {quote(text)}: {fault}")
 
-    def _wrong(self, name: str, expected: str, instead: _T) -> _T:
-        kind = ProblemKind.NOT_A_STRING if expected == _STRING else ProblemKind.OTHER_TYPE
-        self.error(name, f"must be {expected}, not {type_of(self.fields.get(name))}", kind)
+    def _wrong(self, name: str, expectation: str, instead: _T) -> _T:
+        kind = ProblemKind.NOT_A_STRING if expectation == _STRING else ProblemKind.OTHER_TYPE
+        self.error(name, f"must be {expectation}, not {type_of(self.fields.get(name))}", kind)
         return instead
 
 

@@ -32,7 +32,7 @@ class ObjectPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rena
 
 
 class NamedItem(ObjectPart, frozen=True):
-    """An element of a list of which only the name matters."""
+    """An element of a list. Only its name matters."""
 
     name: str = ""
 
@@ -160,10 +160,10 @@ def read_json_pod(content: bytes) -> Pod | None:
 
 def read_pod_text(text: str | bytes) -> Pod:
     """Like :func:`read_pod`, for a YAML or JSON text; :class:`DocumentError` if it is not one document."""
-    parsed = documents.read(text)
-    if len(parsed) != 1:
-        raise DocumentError(f"expected one document, not {len(parsed) or 'none'}", line=1)
-    return read_pod(parsed[0].value)
+    parsed_documents = documents.read(text)
+    if len(parsed_documents) != 1:
+        raise DocumentError(f"expected one document, not {len(parsed_documents) or 'none'}", line=1)
+    return read_pod(parsed_documents[0].value)
 
 
 def read_pod(document: Mapping[str, Any]) -> Pod:
@@ -291,7 +291,7 @@ def _container(container: ContainerSpec) -> Container:
 def _resources(resources: ResourceRequirements | None) -> Resources:
     if resources is None:
         return Resources()
-    claims = tuple([used.reference for used in resources.claims])
+    claims = tuple([claim.reference for claim in resources.claims])
     return Resources(parse_amounts(resources.requests), parse_amounts(resources.limits), claims)
 
 

@@ -224,8 +224,8 @@ def load_pods(*paths: str | Path, fix_pod_level: bool = True, ignore_unknown_fie
     lists every problem.
     """
     accept = partial(validation.accept, fix_pod_level=fix_pod_level)
-    loaded = read_paths(paths, accept=accept, ignore_unknown_fields=ignore_unknown_fields)
-    return tuple(pod for workload in loaded.workloads for pod in workload.pods())
+    manifests = read_paths(paths, accept=accept, ignore_unknown_fields=ignore_unknown_fields)
+    return tuple(pod for workload in manifests.workloads for pod in workload.pods())
 
 
 def read_workloads(
@@ -308,16 +308,16 @@ class _Collector:
     def add(self, text: str | bytes, name: str, *, listed: bool = False) -> None:
         problem_count = len(self.problems)
         try:
-            parsed = documents.read(text)
-            if not parsed:
+            parsed_documents = documents.read(text)
+            if not parsed_documents:
                 self._fail(SourceLocation(name), "is empty")
         except DocumentError as error:
-            parsed = ()
+            parsed_documents = ()
             location = SourceLocation(name, error.document if error.document > 1 else None, error.line)
-            compressed = isinstance(text, bytes) and text.startswith(b"\x1f\x8b")
-            self._fail(location, _COMPRESSED if compressed else error.message)
-        several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
-        for document in parsed:
+            is_compressed = isinstance(text, bytes) and text.startswith(b"\x1f\x8b")
+            self._fail(location, _COMPRESSED if is_compressed else error.message)
+        several = len(parsed_documents) > 1 or any(document.number > 1 for document in parsed_documents)
+        for document in parsed_documents:
             object_location = ObjectLocation(name, document, document.value, several=several, text=text)
             source = object_location.source()
             self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
@@ -340,10 +340,10 @@ class _Collector:
             problem = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
         self.problems.append(LocatedProblem(location, Problem("", problem)))
 
-    def _add_object(self, location: ObjectLocation, inherited: Mapping[str, str]) -> None:
-        """Read a document or a list item; *inherited* is the type that the list gives its items."""
+    def _add_object(self, location: ObjectLocation, inherited_fields: Mapping[str, str]) -> None:
+        """Read a document or a list item; *inherited_fields* is the type that the list gives its items."""
         top = ObjectReader.of(location.part)
-        top = replace(top, fields={**inherited, **top.fields})
+        top = replace(top, fields={**inherited_fields, **top.fields})
         kind, version = read_type(top)
         if top.diagnostics.problems:
             self._report(top.diagnostics.problems, location)
@@ -351,10 +351,10 @@ class _Collector:
             items = top.list_of("items", lambda reader, name: reader.fields[name])
             if top.diagnostics.problems:
                 self._report(top.diagnostics.problems, location)
-            inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
+            inherited_fields = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
             prefix = f"{location.path}.items" if location.path else "items"
             for index, item in enumerate(items):
-                self._add_object(replace(location, part=item, path=f"{prefix}[{index}]"), inherited)
+                self._add_object(replace(location, part=item, path=f"{prefix}[{index}]"), inherited_fields)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(location, top)
         elif not _is_built_in(version):
@@ -558,7 +558,7 @@ def _unknown_fields(value: object, types: TypePath) -> Iterator[UnknownField]:
 
 
 def _is_built_in(version: str) -> bool:
-    """Return whether Kubernetes itself defines the kinds of an API; those of custom APIs may run pods."""
+    """Return whether Kubernetes itself defines the kinds of an API; an object of a custom API may run pods."""
     group = version.rpartition("/")[0]
     if group in {"", "apps", "autoscaling", "batch", "extensions", "policy"}:
         return True

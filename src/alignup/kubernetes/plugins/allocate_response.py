@@ -66,7 +66,7 @@ class AllocateResponse:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read ``AllocResp`` of the kubelet's checkpoint; raise ``StateError`` if it is no such message."""
+        """Read ``AllocResp`` of the kubelet's checkpoint; raise ``StateError`` if the bytes are no response."""
         try:
             return cls.from_message(wire.ContainerAllocateResponse.FromString(data))
         except DecodeError as error:

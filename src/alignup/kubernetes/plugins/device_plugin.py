@@ -151,9 +151,9 @@ class DevicePlugin:
 
     async def _get_preferred(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
         response = wire.PreferredAllocationResponse()
-        preferred = self.preferred or (lambda *_, **_named: ())
+        choose_preferred = self.preferred or (lambda *_, **_named: ())
         for container in request.container_requests:
-            ids = preferred(
+            ids = choose_preferred(
                 container.available_deviceIDs,
                 required=container.must_include_deviceIDs,
                 size=container.allocation_size,

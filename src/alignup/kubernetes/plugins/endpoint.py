@@ -1,6 +1,6 @@
 """The connection to one device plugin: its options, its device list, and the calls to it.
 
-A connection lasts as long as the plugin's ListAndWatch stream. When the stream ends, for whatever reason, the plugin
+A connection lasts as long as the plugin's ListAndWatch stream. When the stream ends for any reason, the plugin
 counts as stopped; a plugin that comes back registers again and gets a new connection.
 
 Every call has a timeout; the kubelet waits indefinitely for most of them (``docs/why/differences.md``).

@@ -104,14 +104,14 @@ async def serve_pod_resources(
 
 def _list(host: Host, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
     return wire.ListPodResourcesResponse(
-        pod_resources=[_pod(host, admitted.pod) for admitted in host.ledger.pods.values()]
+        pod_resources=[_pod(host, admitted_pod.pod) for admitted_pod in host.ledger.pods.values()]
     )
 
 
 def _get(host: Host, request: wire.GetPodResourcesRequest) -> wire.GetPodResourcesResponse:
-    for admitted in host.ledger.pods.values():
-        if (admitted.pod.namespace, admitted.pod.name) == (request.pod_namespace, request.pod_name):
-            return wire.GetPodResourcesResponse(pod_resources=_pod(host, admitted.pod))
+    for admitted_pod in host.ledger.pods.values():
+        if (admitted_pod.pod.namespace, admitted_pod.pod.name) == (request.pod_namespace, request.pod_name):
+            return wire.GetPodResourcesResponse(pod_resources=_pod(host, admitted_pod.pod))
     raise AlignError(f"pod {request.pod_name} in namespace {request.pod_namespace} not found")
 
 
@@ -224,8 +224,8 @@ class PodResourcesClient:
 
     async def read(self) -> tuple[tuple[ListedPod, ...], ListedResources]:
         """Return the pods, and what can be allocated."""
-        listed, allocatable = await asyncio.gather(self.list(), self.allocatable())
-        return listed, allocatable
+        listed_pods, allocatable = await asyncio.gather(self.list(), self.allocatable())
+        return listed_pods, allocatable
 
     async def _call(self, method: str, request: Any, response: type[Any]) -> Any:  # noqa: ANN401 - generated messages
         return await unix_grpc.call(

@@ -76,8 +76,8 @@ class _Entry:
 
     def update(self) -> None:
         """Take over devices and options of the serving endpoint after a change of the connections."""
-        if (serving := self.serving) is not None:
-            self.devices = serving.devices
+        if (served_endpoint := self.serving) is not None:
+            self.devices = served_endpoint.devices
         elif self.devices is not None:
             self.devices = all_unhealthy(self.devices)
         if (primary := self.primary) is not None:
@@ -176,20 +176,20 @@ class EndpointStore:
         entry = self._entries.get(resource)
         if entry is None:
             return UNKNOWN_RESOURCE
-        if (serving := entry.serving) is None:
+        if (served_endpoint := entry.serving) is None:
             return ResourceStatus(state=ResourceState.STOPPED, devices=entry.devices)
-        preferred = serving.endpoint.options.get_preferred_allocation_available
-        return ResourceStatus(state=ResourceState.SERVED, devices=entry.devices, preferred_allocation=preferred)
+        has_preference = served_endpoint.endpoint.options.get_preferred_allocation_available
+        return ResourceStatus(state=ResourceState.SERVED, devices=entry.devices, preferred_allocation=has_preference)
 
     def expire(self) -> tuple[str, ...]:
         """Remove resources whose grace period is over, and return their names."""
         oldest = self.now() - self.grace
-        stopped = {name: entry.stopped_at for name, entry in self._entries.items()}
-        expired = [name for name, at in stopped.items() if at is not None and at < oldest]
-        for name in expired:
+        stop_times = {name: entry.stopped_at for name, entry in self._entries.items()}
+        expired_names = [name for name, at in stop_times.items() if at is not None and at < oldest]
+        for name in expired_names:
             del self._entries[name]
             self.changed(name)
-        return tuple(sorted(expired))
+        return tuple(sorted(expired_names))
 
     def _notify(self, resource: str, old_status: ResourceStatus) -> None:
         if self.status(resource) != old_status:
@@ -238,21 +238,21 @@ class ChangeNotifier:
 
     async def _notify(self, resource: str, status: ResourceStatus) -> None:
         """Bring the listener to *status* in steps, recording each one, so that a retry continues after the last."""
-        notified = self._notified.get(resource, UNKNOWN_RESOURCE)
+        last_status = self._notified.get(resource, UNKNOWN_RESOURCE)
         if status.state is ResourceState.SERVED:
-            differs = notified != status
+            differs = last_status != status
         else:  # plugin_stopped alone already implies that devices are unhealthy
-            differs = notified.devices is None or all_unhealthy(notified.devices) != status.devices
+            differs = last_status.devices is None or all_unhealthy(last_status.devices) != status.devices
         if status.devices is not None and differs:
-            preferred = status.preferred_allocation
-            await self.devices_listed(resource, status.devices, preferred_allocation=preferred)
-            notified = self._notified[resource] = ResourceStatus(
-                state=ResourceState.SERVED, devices=status.devices, preferred_allocation=preferred
+            has_preference = status.preferred_allocation
+            await self.devices_listed(resource, status.devices, preferred_allocation=has_preference)
+            last_status = self._notified[resource] = ResourceStatus(
+                state=ResourceState.SERVED, devices=status.devices, preferred_allocation=has_preference
             )
         if status.state is ResourceState.GONE:
             await self.plugin_stopped(resource, gone=True)
             self._notified.pop(resource, None)
             return
-        if status.state is ResourceState.STOPPED and notified.state is ResourceState.SERVED:
+        if status.state is ResourceState.STOPPED and last_status.state is ResourceState.SERVED:
             await self.plugin_stopped(resource, gone=False)
         self._notified[resource] = status

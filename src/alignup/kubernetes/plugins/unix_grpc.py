@@ -81,7 +81,7 @@ async def call(  # noqa: PLR0913 - the parts of a call
     """Call *method* and return its response; raise what *error* builds if the call fails.
 
     *seconds* is the timeout, which includes connecting. Without *wait_for_ready* the call fails at once if no server
-    listens. *max_messages* limits those that are nested in the response.
+    listens. *max_messages* limits the messages that are nested in the response.
     """
     send: Any = connection.unary_unary(method, request_serializer=_serialize)
     with _translated_errors(error):
@@ -98,9 +98,9 @@ def _count_messages(raw: bytes, kind: Any, limit: int) -> int:  # noqa: ANN401 -
     https://protobuf.dev/programming-guides/encoding/ describes the format.
     """
     count = 0
-    pending = [(0, len(raw), kind)]
-    while pending and count <= limit:
-        at, end, kind = pending.pop()
+    queue = [(0, len(raw), kind)]
+    while queue and count <= limit:
+        at, end, kind = queue.pop()
         inner = {field.number: field.message_type for field in kind.fields if field.message_type is not None}
         while at < end and count <= limit:
             tag, at = _varint(raw, at)
@@ -111,7 +111,7 @@ def _count_messages(raw: bytes, kind: Any, limit: int) -> int:  # noqa: ANN401 -
                 size, at = _varint(raw, at)
                 if (message := inner.get(tag >> 3)) is not None:
                     count += 1
-                    pending.append((at, min(at + size, end), message))
+                    queue.append((at, min(at + size, end), message))
             at += size
     return count
 
@@ -239,11 +239,11 @@ def _translated_errors(error: ErrorFactory) -> Iterator[None]:
     """Raise what *error* builds instead of errors of grpcio and protobuf."""
     try:
         yield
-    except grpc.aio.AioRpcError as failed:
-        raise error(failed.code(), failed.details() or "") from failed
-    except DecodeError as broken:
-        problem = f"grpc: failed to unmarshal the received message: {broken}"
-        raise error(grpc.StatusCode.INTERNAL, problem) from broken
+    except grpc.aio.AioRpcError as rpc_error:
+        raise error(rpc_error.code(), rpc_error.details() or "") from rpc_error
+    except DecodeError as decode_error:
+        problem = f"grpc: failed to unmarshal the received message: {decode_error}"
+        raise error(grpc.StatusCode.INTERNAL, problem) from decode_error
     except asyncio.CancelledError:
         # grpcio raises it for a closed channel as well as for a cancelled task.
         task = asyncio.current_task()

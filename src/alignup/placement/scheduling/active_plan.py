@@ -67,14 +67,14 @@ class ActivePlan:
         schedulers: KnownSchedulers,
         turn: Turn,
         waiting: Callable[[], Collection[str]],
-        changed: Callable[[Collection[str]], object],
+        on_change: Callable[[Collection[str]], object],
     ) -> None:
         self._cluster = cluster
         self._facts = facts
         self._schedulers = schedulers
         self._turn = turn
         self._waiting = waiting  #: returns the uids of pods without nodes
-        self._changed = changed
+        self._changed = on_change
         self._plan: RunningPlan | None = None
         self._dirty = False  #: whether something has happened that the next step may wait for
         self._room = PlanRoom(cluster)
@@ -178,24 +178,24 @@ class ActivePlan:
 
     def _begin(self, plan: RunningPlan, facts: PlanFactsRead) -> str:
         """Take note of the pods of a plan; return why it cannot be carried out, or nothing."""
-        running = {pod.pod.uid: pod for pod in facts.pods}
+        running_pods = {pod.pod.uid: pod for pod in facts.pods}
         for index, step in enumerate(plan.steps):
             if plan.progress[index].finished:
                 continue
             if step.evicts:
-                problem = self._begin_eviction(plan, index, running)
+                problem = self._begin_eviction(plan, index, running_pods)
             elif step.replacement:
-                problem = self._begin_replacement(plan, index, running)
+                problem = self._begin_replacement(plan, index, running_pods)
             else:
-                problem = self._begin_admission(plan, index, running)
+                problem = self._begin_admission(plan, index, running_pods)
             if problem:
                 return f"step {index + 1}: {problem}"
         plan.priority = max((pod.priority or 0 for pod in plan.pods.values()), default=0)
         return ""
 
-    def _begin_eviction(self, plan: RunningPlan, index: int, running: Mapping[str, RunningPod]) -> str:
+    def _begin_eviction(self, plan: RunningPlan, index: int, running_pods: Mapping[str, RunningPod]) -> str:
         step = plan.steps[index]
-        pod, evicted_pod = running.get(step.uid), plan.progress[index].evicted
+        pod, evicted_pod = running_pods.get(step.uid), plan.progress[index].evicted
         if pod is None:  # it is gone already
             plan.pods |= {} if evicted_pod is None else {index: evicted_pod}
             return ""
@@ -208,26 +208,26 @@ class ActivePlan:
         plan.pods[index] = pod.pod
         return ""
 
-    def _begin_replacement(self, plan: RunningPlan, index: int, running: Mapping[str, RunningPod]) -> str:
+    def _begin_replacement(self, plan: RunningPlan, index: int, running_pods: Mapping[str, RunningPod]) -> str:
         step, eviction = plan.steps[index], plan.eviction_of(index)
         if eviction is None or plan.sequence.index(eviction) > plan.sequence.index(index):
             return f"{step.pod} is not evicted before"
-        pod = running[step.uid].pod if step.uid in running else plan.progress[eviction].evicted
+        pod = running_pods[step.uid].pod if step.uid in running_pods else plan.progress[eviction].evicted
         if pod is not None:
             plan.pods[index] = pod
         elif plan.progress[eviction].finished and plan.progress[eviction].phase is not StepPhase.SKIPPED:
             return f"it is not known what {step.pod} requested"
-        hosts = running[step.uid].hosts if step.uid in running else None
+        hosts = running_pods[step.uid].hosts if step.uid in running_pods else None
         if hosts is not None and step.node not in hosts:
             return f"no scheduler sends the replacement of {step.pod} to node {step.node}"
-        replacement = running.get(plan.progress[index].placed)
+        replacement = running_pods.get(plan.progress[index].placed)
         if replacement is not None:
             return self._note_binding(plan, index, replacement.pod.uid, replacement.host)
         return ""
 
-    def _begin_admission(self, plan: RunningPlan, index: int, running: Mapping[str, RunningPod]) -> str:
+    def _begin_admission(self, plan: RunningPlan, index: int, running_pods: Mapping[str, RunningPod]) -> str:
         step = plan.steps[index]
-        pod = running.get(step.uid)
+        pod = running_pods.get(step.uid)
         if pod is not None:
             plan.pods[index] = pod.pod
             return self._note_binding(plan, index, step.uid, pod.host)
@@ -480,18 +480,18 @@ class ActivePlan:
             self._fail(DEADLINE)
             return
         self._skip_gone(plan)
-        remaining = plan.remaining()
-        if not remaining:
+        steps_left = plan.remaining()
+        if not steps_left:
             self._end(plan, PlanPhase.SUCCEEDED, "")
-        elif plan.steps[remaining[0]].evicts:
-            self._advance_eviction(plan, remaining[0])
+        elif plan.steps[steps_left[0]].evicts:
+            self._advance_eviction(plan, steps_left[0])
         else:
-            self._advance_admissions(plan, self._stage(plan, remaining))
+            self._advance_admissions(plan, self._stage(plan, steps_left))
 
-    def _stage(self, plan: RunningPlan, remaining: Sequence[int]) -> list[int]:
+    def _stage(self, plan: RunningPlan, steps_left: Sequence[int]) -> list[int]:
         """Return the next admission, with the admissions of all pods of the plan or of the same gang that follow."""
-        stage = [remaining[0]]
-        for index in remaining[1:]:
+        stage = [steps_left[0]]
+        for index in steps_left[1:]:
             step, first = plan.steps[index], plan.steps[stage[0]]
             together = self._are_together(plan.uid_of(stage[0]), plan.uid_of(index))
             if step.evicts or not (together or not (step.replacement or first.replacement)):
@@ -525,8 +525,8 @@ class ActivePlan:
     def _advance_eviction(self, plan: RunningPlan, index: int) -> None:
         if plan.eviction is None or plan.eviction.step != index:
             plan.eviction = PendingEviction(index)
-        eviction, started = plan.eviction, plan.progress[index].phase is StepPhase.STARTED
-        if started and self._is_gone(plan.steps[index]):
+        eviction, has_started = plan.eviction, plan.progress[index].phase is StepPhase.STARTED
+        if has_started and self._is_gone(plan.steps[index]):
             plan.eviction = None
             plan.message = ""
             self._set(plan, index, StepPhase.DONE)
@@ -551,12 +551,12 @@ class ActivePlan:
         if facts.problem:
             self._wait(plan, f"cannot read which pods may be evicted: {facts.problem}")
             return
-        running = {pod.pod.uid: pod for pod in facts.pods}
+        running_pods = {pod.pod.uid: pod for pod in facts.pods}
         for index in plan.remaining():
             step = plan.steps[index]
-            if step.evicts and plan.progress[index].phase is StepPhase.WAITING and step.uid not in running:
+            if step.evicts and plan.progress[index].phase is StepPhase.WAITING and step.uid not in running_pods:
                 self._skip(plan, index)
-        if problem := find_protection(plan, running):
+        if problem := find_protection(plan, running_pods):
             self._fail(problem)
             return
         current = next(iter(plan.remaining()), None)
@@ -565,7 +565,7 @@ class ActivePlan:
         eviction = plan.eviction
         if eviction is None or eviction.step != current:
             eviction = plan.eviction = PendingEviction(current)
-        pod = running.get(plan.steps[current].uid)
+        pod = running_pods.get(plan.steps[current].uid)
         if pod is None or pod.terminating:
             plan.read_at = self._turn.now + LONGEST_RETRY
         elif not (eviction.sent or eviction.checked) and self._prove(plan):
@@ -602,11 +602,11 @@ class ActivePlan:
             record, uid = self._cluster.record(step.node), plan.uid_of(index)
             if uid in plan.bound and record is not None and uid in record.ledger.pods:
                 self._set(plan, index, StepPhase.DONE)
-        unfinished = [index for index in stage if not plan.progress[index].finished]
-        if not unfinished or not self._prove(plan):
+        unfinished_steps = [index for index in stage if not plan.progress[index].finished]
+        if not unfinished_steps or not self._prove(plan):
             return
         first_on_node: dict[str, str] = {}  #: node → uid of the first pod that waits there
-        for index in unfinished:
+        for index in unfinished_steps:
             step, uid = plan.steps[index], plan.uid_of(index)
             first = first_on_node.setdefault(step.node, uid)
             if plan.progress[index].phase is StepPhase.WAITING and (first == uid or self._are_together(first, uid)):
@@ -648,10 +648,10 @@ class ActivePlan:
                 steps.append(PlanStep(pod, step.node, _UNDECIDED, step.replacement))
             indices.append(index)
         rules = MoveRules(pods={step.pod.uid: RunningPod(pod=step.pod, host=step.host) for step in steps})
-        proved, problem = self._cluster.planner(rules, [step.pod for step in steps]).prove(steps)
+        proved_steps, problem = self._cluster.planner(rules, [step.pod for step in steps]).prove(steps)
         if problem is None:
             return True
-        index = indices[len(proved)]
+        index = indices[len(proved_steps)]
         return self._judge(plan, index, problem)
 
     def _is_scheduled(self, plan: RunningPlan, index: int) -> bool:
@@ -678,11 +678,11 @@ class ActivePlan:
     # Bookkeeping
 
     def _isolated(self, action: str) -> IsolatedStep:
-        """Let the plan end, and nothing else, whatever the block raises."""
+        """Let any error in the block end the plan, and nothing else."""
         return IsolatedStep(self.fail_unexpectedly, action)
 
     def fail_unexpectedly(self, action: str, error: Exception) -> None:
-        """End the plan because of a defect, of which ending it may be a part."""
+        """End the plan because of a defect. Ending it may raise the same error."""
         plan = self._plan
         self._turn.failed("plan", f"{self.name}: {action}", error)
         try:

@@ -92,7 +92,7 @@ class Assumptions:
         return verdict
 
     def expect(self, pod: Pod, node: str) -> None:
-        """Count on *pod*, whatever the kubelet of *node* will decide; if its state is not known, as soon as it is."""
+        """Count on *pod* before the kubelet of *node* decides; if its state is not known, as soon as it is."""
         with self._all_or_none(pod.uid):
             self._cluster.expect(pod, node)
             self._put(pod, (node,))
@@ -147,7 +147,7 @@ class Assumptions:
     ) -> tuple[Verdict, ...]:
         """Count on all pods of a gang from now on, in this order, or on none of them; see ``Cluster.assume_gang``.
 
-        Those that were assumed before are decided again, apart from those *beside* them, which stay as they are. The
+        Pods that were assumed before are decided again; the pods *beside* them stay as they are. The
         verdicts of these are the first. All nodes must have reports.
         """
         nodes_before = {pod.uid: nodes for pod, _ in bindings if (nodes := self.stop(pod.uid))}

@@ -82,7 +82,7 @@ class Bindings:
         gangs: TentativeGangs,
         steering: PodSteering,
         claims: ClaimBindings,
-        ended: Callable[[str, str], object],
+        on_end: Callable[[str, str], object],
         refusal: Callable[[PodFacts, str], str],
     ) -> None:
         self._cluster = parts.cluster
@@ -92,7 +92,7 @@ class Bindings:
         self._gangs = gangs
         self._steering = steering
         self._claims = claims
-        self._ended = ended
+        self._ended = on_end
         self._refusal = refusal
         self.allow_unknown = False
         self.leading = True
@@ -242,21 +242,21 @@ class Bindings:
             pod, node, claims = claims_read.pod, binding.node, claims_read.claims
             return claims_beside(options, lambda verdict: self._facts.explain_claims(pod, node, verdict, claims))
 
-        def done(steered: Steered) -> None:
+        def done(result: Steered) -> None:
             if binding.request in self._bindings and binding.steered is None:
                 with self._isolated(binding):
-                    self._steered(binding, steered)
+                    self._steered(binding, result)
 
         self._steering.begin(binding.facts, binding.node, done, beside)
 
-    def _steered(self, binding: PendingBinding, steered: Steered) -> None:
-        binding.steered = steered.text
-        binding.verdict = steered.verdict or binding.verdict
+    def _steered(self, binding: PendingBinding, result: Steered) -> None:
+        binding.steered = result.text
+        binding.verdict = result.verdict or binding.verdict
         problem = claim_preference(binding.pod)[1]
         if binding.pod.uses_claims and problem:
             self._turn.emit(WriteEvent(binding.facts.uid, UNKNOWN_CLAIM_PREFERENCE, problem, gate=False))
-        if steered.problem:
-            self._undo(binding, steered.problem)
+        if result.problem:
+            self._undo(binding, result.problem)
         elif _follows_claims(binding.pod):
             self._read_claims(binding)
         else:
@@ -274,8 +274,8 @@ class Bindings:
                 self._steer(binding, event)
                 return
             if event.pod is not None:
-                explained = self._facts.explain_claims(event.pod, binding.node, binding.verdict, event.claims)
-                binding.check = self._claims.check(binding.facts, binding.node, explained)
+                explanation = self._facts.explain_claims(event.pod, binding.node, binding.verdict, event.claims)
+                binding.check = self._claims.check(binding.facts, binding.node, explanation)
             elif restricts_claims(binding.pod):
                 binding.check = ClaimCheck(f"alignup cannot read the claims of the pod: {event.problem}")
             else:

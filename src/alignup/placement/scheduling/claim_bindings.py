@@ -58,21 +58,21 @@ class ClaimBindings:
         refusals = self._refusals.get(pod.uid)
         if refusals is None or refusals.until <= self._turn.now or not restricts_claims(pod):
             return ""
-        where = "beside its CPUs" if must_align(pod) else "that are as near as it demands"
-        return f"its claims got no devices {where} in {MAX_TRIES} tries"
+        wish = "beside its CPUs" if must_align(pod) else "that are as near as it demands"
+        return f"its claims got no devices {wish} in {MAX_TRIES} tries"
 
-    def check(self, facts: PodFacts, node: str, explained: Explained) -> ClaimCheck:
+    def check(self, facts: PodFacts, node: str, claims: Explained) -> ClaimCheck:
         """Compare the devices that the scheduler has allocated with what a pod will get on *node*."""
-        claim_alignment = alignment(explained)
+        claim_alignment = alignment(claims)
         if must_align(facts.pod) and claim_alignment is not ClaimAlignment.ALIGNED:
-            why = _sentences(explained) or "it is not known where the devices of its claims are, or the pod has no CPUs"
+            why = _sentences(claims) or "it is not known where the devices of its claims are, or the pod has no CPUs"
             rule = f"{CLAIMS_ANNOTATION} is {ClaimPreference.REQUIRE}"
             change = f"change the annotation to {ClaimPreference.PREFER}"
             return ClaimCheck(self._refuse(facts.uid, node, CLAIMS_NOT_ALIGNED, f"{rule}: {why}", change))
-        if restricts_claims(facts.pod) and (why := unmet_locality(explained) or ("" if explained else UNKNOWN_PLACES)):
+        if restricts_claims(facts.pod) and (why := unmet_locality(claims) or ("" if claims else UNKNOWN_PLACES)):
             rule = f"{DEVICES_ANNOTATION} is {facts.pod.annotations.get(DEVICES_ANNOTATION)}"
             return ClaimCheck(self._refuse(facts.uid, node, DEMAND_NOT_MET, f"{rule}: {why}", "change the annotation"))
-        details = {"node": node, "alignment": claim_alignment, "devices": _sentences(explained)}
+        details = {"node": node, "alignment": claim_alignment, "devices": _sentences(claims)}
         self._turn.emit(Report("claims", facts.uid, facts.full_name, details))
         return ClaimCheck(alignment=claim_alignment)
 
@@ -106,6 +106,6 @@ class ClaimBindings:
         return message
 
 
-def _sentences(explained: Explained) -> str:
-    texts = [claim.sentence() or claim.state.problem for claims in explained[:1] for claim in claims]
+def _sentences(explanation: Explained) -> str:
+    texts = [claim.sentence() or claim.state.problem for claims in explanation[:1] for claim in claims]
     return "; ".join(filter(None, texts))

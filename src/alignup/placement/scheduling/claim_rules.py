@@ -63,9 +63,9 @@ def claims_beside(options: Mapping[NodeSet, Verdict], explain: Callable[[Verdict
     """
     near: dict[NodeSet, str] = {}
     for nodes, verdict in options.items():
-        explained = explain(verdict)
-        if any(explained) and alignment(explained) is ClaimAlignment.ALIGNED:
-            near[nodes] = " and ".join(claim.state.name for claim in explained[0])
+        explanation = explain(verdict)
+        if any(explanation) and alignment(explanation) is ClaimAlignment.ALIGNED:
+            near[nodes] = " and ".join(claim.state.name for claim in explanation[0])
     return near
 
 
@@ -77,19 +77,19 @@ def choose_steering(
     return choose_node(options, numa_preference(pod)[0], beside)
 
 
-def alignment(explained: Explained) -> ClaimAlignment:
-    """Return whether everything is beside the devices of all claims, whatever placement the pod gets."""
-    if explained and not any(explained):
+def alignment(explanation: Explained) -> ClaimAlignment:
+    """Return whether everything is beside the devices of all claims, with every placement that the pod may get."""
+    if explanation and not any(explanation):
         return ClaimAlignment.ALIGNED  # device plugins of the node serve everything
-    verdicts = {claim.aligned for claims in explained for claim in claims}
+    verdicts = {claim.aligned for claims in explanation for claim in claims}
     if False in verdicts:
         return ClaimAlignment.UNALIGNED
     return ClaimAlignment.ALIGNED if verdicts == {True} else ClaimAlignment.UNKNOWN
 
 
-def may_be_near(explained: Explained) -> bool:
+def may_be_near(explanation: Explained) -> bool:
     """Return whether the scheduler can choose devices that are as near as the pod demands."""
-    return all(claim.locality.possible for claims in explained for claim in claims)
+    return all(claim.locality.possible for claims in explanation for claim in claims)
 
 
 def restricts_claims(pod: Pod) -> bool:
@@ -97,20 +97,20 @@ def restricts_claims(pod: Pod) -> bool:
     return must_align(pod) or demands_near_claims(pod)
 
 
-def unmet_locality(explained: Explained) -> str:
+def unmet_locality(explanation: Explained) -> str:
     """Return which demand on near devices is not satisfied by devices that the claims have or may get; empty: none."""
-    return next((claim.locality.unmet for claims in explained for claim in claims if claim.locality.unmet), "")
+    return next((claim.locality.unmet for claims in explanation for claim in claims if claim.locality.unmet), "")
 
 
-def may_align(explained: Explained, *, required: bool = False) -> bool:
+def may_align(explanation: Explained, *, required: bool = False) -> bool:
     """Return whether the scheduler can choose devices so that everything is beside them.
 
     Where that is unknown, the answer is yes, unless it is *required*.
     """
     suitable = {True} if required else {True, None}
-    return bool(explained or not required) and all(
+    return bool(explanation or not required) and all(
         claim.aligned in suitable or (not claim.state.allocated and bool(claim.better))
-        for claims in explained
+        for claims in explanation
         for claim in claims
     )
 
@@ -132,18 +132,18 @@ class ClaimSuitability:
 
         If the pod requires devices beside its CPUs, return only these nodes.
         """
-        preference, restricted = claim_preference(pod)[0], restricts_claims(pod)
+        preference, is_restricted = claim_preference(pod)[0], restricts_claims(pod)
         beside: list[str] = []
         others: list[str] = []
         for number, node in enumerate(nodes):
-            judged = restricted or preference is ClaimPreference.IGNORE or number < MAX_JUDGED
-            if judged and self.suits(pod, node):
+            is_judged = is_restricted or preference is ClaimPreference.IGNORE or number < MAX_JUDGED
+            if is_judged and self.suits(pod, node):
                 beside.append(node)
                 if len(beside) >= limit:
                     break
             else:
                 others.append(node)
-        return (beside if restricted else [*beside, *others])[:limit]
+        return (beside if is_restricted else [*beside, *others])[:limit]
 
     def suits(self, pod: Pod, node: str) -> bool:
         """Return whether the devices of *pod* can be beside its CPUs on a node; as far as known, unless required."""
@@ -153,10 +153,10 @@ class ClaimSuitability:
             return True
         required = preference is ClaimPreference.REQUIRE
 
-        def is_suitable(explained: Explained) -> bool:
-            if not may_be_near(explained) or (near and not explained):
+        def is_suitable(explanation: Explained) -> bool:
+            if not may_be_near(explanation) or (near and not explanation):
                 return False
-            return near or may_align(explained, required=required)
+            return near or may_align(explanation, required=required)
 
         if is_suitable(explain(pod, node)):
             return True
@@ -196,7 +196,7 @@ class GatedClaims:
     def choose(self, pod: Pod, candidates: Iterable[str], drop: Callable[[str], object]) -> tuple[str, ...]:
         """Return the nodes of *candidates*, the best first, that the pod can be released to.
 
-        *drop* is called with those that have no devices for it until they change.
+        *drop* is called with the nodes that have no devices for it until they change.
         """
         chosen_nodes: list[tuple[bool, int, str]] = []
         limit, busy = SURE, self._busy(pod)
@@ -227,10 +227,10 @@ class GatedClaims:
             return fit.reason
         if not restricts_claims(pod):
             return ""
-        explained = self._facts.explain_claims(pod, name)
-        if must_align(pod) and alignment(explained) is not ClaimAlignment.ALIGNED:
+        explanation = self._facts.explain_claims(pod, name)
+        if must_align(pod) and alignment(explanation) is not ClaimAlignment.ALIGNED:
             return NOT_ALIGNED
-        return NOT_NEAR if unmet_locality(explained) or not explained else ""
+        return NOT_NEAR if unmet_locality(explanation) or not explanation else ""
 
     def _busy(self, pod: Pod) -> Collection[str] | None:
         """Return the nodes where claims of other pods have no devices yet; ``None``: such a claim is one of *pod*."""

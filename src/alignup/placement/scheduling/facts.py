@@ -128,7 +128,7 @@ class ClusterFacts(Protocol):
         """Return whether a node exists and is allowed, without looking at others."""
 
     def insufficient(self, node: str, pod: Pod, *, beside: Sequence[Pod] = (), empty: bool = False) -> Collection[str]:
-        """Return the resources of which *node* has too little by its Node object, for *pod* and those *beside* it.
+        """Return the resources that *node* lacks by its Node object, for *pod* and the pods *beside* it.
 
         Pods that are bound to it count, unless it is taken as *empty*. A node that does not exist has too little of
         everything.

@@ -32,14 +32,14 @@ class GangChoice(NamedTuple):
 
 class GangPlacement:
     def __init__(
-        self, parts: CommonParts, kept_nodes: KeptNodes, *, claims: GatedClaims, avoided: AvoidedNodes
+        self, parts: CommonParts, kept_nodes: KeptNodes, *, claims: GatedClaims, avoided_nodes: AvoidedNodes
     ) -> None:
         self._cluster = parts.cluster
         self._facts = parts.facts
         self._assumptions = parts.assumptions
         self._kept_nodes = kept_nodes
         self._claims = claims
-        self._avoided = avoided
+        self._avoided = avoided_nodes
 
     def choose(self, gang: WaitingGang, *, placed_count: int, now: float) -> GangChoice:
         """Choose the nodes of a gang with *placed_count* placed pods, and assume the other pods there, or none."""
@@ -56,8 +56,8 @@ class GangPlacement:
 
         answer = self._cluster.feasible_gang(pods, eligible=lambda pod: nodes[pod.uid], has_room=has_room)
         chosen_bindings = [binding for binding in answer.bindings if binding.pod.uid in nodes]
-        fitting = placed_count + len(chosen_bindings)
-        if fitting < facts.minimum:
+        count = placed_count + len(chosen_bindings)
+        if count < facts.minimum:
             for member in {_member_key(member): member for member in gang.members}.values():
                 self._note_kept_nodes(member, gang.order)
             full, verdicts = unknown(FULL), dict(answer.verdicts)
@@ -66,7 +66,7 @@ class GangPlacement:
                     {node: full if verdict.admits else verdict for node, verdict in verdicts[pod.uid].items()}
                 )
             answer = replace(answer, verdicts=verdicts)
-            return GangChoice(problem=describe_gang(gang.key, facts, fitting, answer, self._cluster), fitting=fitting)
+            return GangChoice(problem=describe_gang(gang.key, facts, count, answer, self._cluster), fitting=count)
         return self._assume_gang(gang, chosen_bindings, beside)
 
     def _note_kept_nodes(self, member: PodFacts, order: WaitingOrder) -> None:
@@ -80,28 +80,28 @@ class GangPlacement:
             ):
                 self._kept_nodes.kept_out(name, member.pod)
 
-    def _gang_nodes(self, gang: WaitingGang, holding: Collection[str], now: float) -> dict[str, Collection[str]]:
+    def _gang_nodes(self, gang: WaitingGang, holders: Collection[str], now: float) -> dict[str, Collection[str]]:
         """Return the nodes of each pod, by uid. Claims are checked only on nodes that admit the pod."""
         place_of = self._kept_nodes.plan.place_of
         keys = {member.uid: (_member_key(member), place_of(member.uid)) for member in gang.members}
         kinds = {keys[member.uid]: replace(member, order=gang.order) for member in gang.members}
-        admitting = dict.fromkeys(holding)  # in an order that does not depend on the process
+        node_order = dict.fromkeys(holders)  # in an order that does not depend on the process
         for member in kinds.values() if any(member.pod.uses_claims for member in kinds.values()) else ():
-            admitting |= dict.fromkeys(self._cluster.feasible(member.pod).admitting())
-        nodes = {key: self._member_nodes(member, admitting, now) for key, member in kinds.items()}
+            node_order |= dict.fromkeys(self._cluster.feasible(member.pod).admitting())
+        nodes = {key: self._member_nodes(member, node_order, now) for key, member in kinds.items()}
         return {member.uid: nodes[keys[member.uid]] for member in gang.members}
 
-    def _member_nodes(self, member: PodFacts, admitting: Collection[str], now: float) -> Collection[str]:
+    def _member_nodes(self, member: PodFacts, gang_nodes: Collection[str], now: float) -> Collection[str]:
         """Return the nodes that a pod of a gang may be released to, as far as its other pods do not matter.
 
-        Its claims may allow fewer of the *admitting* nodes. No other nodes are chosen anyway.
+        Its claims may allow fewer of *gang_nodes*. No other nodes are chosen anyway.
         """
         allowed_nodes = set(self._facts.allowed(member))
         allowed_nodes -= self._avoided.of(member, now=now)
         allowed_nodes -= self._kept_nodes.refusals(member.pod, member.order).keys()
         if member.pod.uses_claims:
             allowed_nodes -= {
-                name for name in admitting if name in allowed_nodes and self._claims.refusal(member.pod, name)
+                name for name in gang_nodes if name in allowed_nodes and self._claims.refusal(member.pod, name)
             }
         return frozenset(allowed_nodes)
 
@@ -112,18 +112,18 @@ class GangPlacement:
         for binding in chosen_bindings:
             by_node.setdefault(binding.host, []).append(binding)
         beside_on_node = {host: [binding for binding in beside.values() if binding.host == host] for host in by_node}
-        mixed = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
+        mixed_hosts = [host for host, bindings in by_node.items() if len({shape_key(pod) for pod, _ in bindings}) > 1]
         at_once = gang.bound_at_once
-        if at_once and not all(self._admits_any_order(by_node[host], beside_on_node[host]) for host in mixed):
+        if at_once and not all(self._admits_any_order(by_node[host], beside_on_node[host]) for host in mixed_hosts):
             return GangChoice(problem=f"gang {gang.key}: {NO_ORDER}")
         others = [binding for bindings in beside_on_node.values() for binding in bindings]
         verdicts = self._assumptions.assume_gang(chosen_bindings, beside=others)
         if not verdicts[-1].admits:
             return GangChoice(problem=f"gang {gang.key}: {verdicts[-1].reason}")
-        return GangChoice(tuple(chosen_bindings), in_turn=bool(mixed) and not at_once)
+        return GangChoice(tuple(chosen_bindings), in_turn=bool(mixed_hosts) and not at_once)
 
     def _admits_any_order(self, bindings: Collection[GangBinding], beside: Collection[GangBinding]) -> bool:
-        """Return whether a node admits pods in whatever order they are bound."""
+        """Return whether a node admits pods in any order of their bindings."""
         tried_shapes = set()
         for order in islice(permutations(bindings), MAX_ORDERS + 1):
             shapes = tuple(shape_key(pod) for pod, _ in order)
@@ -143,9 +143,9 @@ def _member_key(member: PodFacts) -> Hashable:
     return kind_key(member), member.controllers
 
 
-def describe_gang(key: GroupKey, gang: GangFacts, fitting: int, answer: GangAnswer, cluster: Cluster) -> str:
-    """Return why a gang of which only so many pods are *fitting* waits."""
+def describe_gang(key: GroupKey, gang: GangFacts, count: int, answer: GangAnswer, cluster: Cluster) -> str:
+    """Return why a gang waits: only *count* of its pods fit together."""
     needed_count = max(gang.minimum, gang.present)
     shortage = describe_shortage(cluster, answer.verdicts[answer.rest[0].uid]) if answer.rest else "nodes changed"
-    text = f"gang {key}: {fitting} of {needed_count} pods fit together; {shortage}"
+    text = f"gang {key}: {count} of {needed_count} pods fit together; {shortage}"
     return text if answer.proved else f"{text}; no more were found within {answer.steps} steps"

@@ -107,7 +107,7 @@ class Gate:
         self.claims = GatedClaims(facts)
         self._explanations = BlockedExplanations(parts, kept_nodes, queue=self.queue, claims=self.claims)
         self._avoided = AvoidedNodes(options.avoid)
-        self._gang_placement = GangPlacement(parts, kept_nodes, claims=self.claims, avoided=self._avoided)
+        self._gang_placement = GangPlacement(parts, kept_nodes, claims=self.claims, avoided_nodes=self._avoided)
         self._pods: dict[str, PodFacts] = {}  #: all pods that wait here or are released, as they are now, by uid
         self.other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._refused: dict[str, float] = {}  #: uid → when to try again to release it
@@ -359,8 +359,9 @@ class Gate:
     def _has_share(self, namespace: str) -> bool:
         """Return whether a namespace has a slot left.
 
-        While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and
-        of those that are not bound, for which every node is a slot. While the scheduler does not answer, it gets one.
+        While pods of other namespaces wait, a namespace gets a share of the releases that are written at a time, and a
+        share of the released pods that are not bound yet: every node is a slot for one. While the scheduler does not
+        answer, it gets one.
         """
         options = self.options
         unbound = self.releases.by_namespace[namespace]
@@ -540,15 +541,15 @@ class Gate:
     def _steer(self, release: PodRelease) -> None:
         """Steer a pod with markers before its release, unless claims may still tie it to other NUMA nodes."""
 
-        def write(steered: Steered) -> None:
+        def write(result: Steered) -> None:
             facts, uid = release.facts, release.uid
             if self.releases.get(uid) is not release:
                 self._steering.cancel(uid, *release.nodes)  # it was taken back meanwhile
-            elif steered.problem:
+            elif result.problem:
                 self.release_failed(uid, ReleaseOutcome.CHANGED, "", None)
                 self._refused[uid] = self._turn.now + STEER_SECONDS
             else:
-                self._turn.emit(WriteRelease(facts.pod, facts.version, release.nodes, steered.text))
+                self._turn.emit(WriteRelease(facts.pod, facts.version, release.nodes, result.text))
 
         if release.facts.pod.uses_claims or len(release.nodes) > 1:
             write(Steered())
@@ -559,11 +560,11 @@ class Gate:
         release, now = self.releases.get(uid), self._turn.now
         if release is None:
             return
-        waited = now - release.facts.since
+        wait = now - release.facts.since
         self.releases.written(release, now=now)
         self._node_gone |= not self._exists(release)
         self._failures.pop(uid, None)
-        self._report("pod released", release.facts, node=release.node, waited=waited)
+        self._report("pod released", release.facts, node=release.node, waited=wait)
         self._turn.emit(ForgetEvents(uid))
         self._write_planned()
 

@@ -163,8 +163,8 @@ class KeptNodes:
         beside = (*kept_node.later.values(), *newcomers, *pods)
         if record is None or self._facts.insufficient(node, last, beside=beside, empty=True):
             return True
-        staying = {*kept_node.later, *(newcomer.uid for newcomer in newcomers)}
-        return not fits_after(record, kept_node.pods, newcomers, staying=staying)
+        staying_uids = {*kept_node.later, *(newcomer.uid for newcomer in newcomers)}
+        return not fits_after(record, kept_node.pods, newcomers, staying=staying_uids)
 
     def keeps_off(self, node: str, pod: Pod, nodes: NodeSet) -> bool:
         """Return whether a pod that is placed on *node* must not be steered to these NUMA nodes.
@@ -316,7 +316,7 @@ class KeptNodes:
         return self._give_back([holder], "the pod was not placed although there was room")
 
     def _give_back_changed(self, holder: NodeHolder, now: float) -> list[Instruction]:
-        """Give back nodes of a gang of which other pods wait now, and nodes whose state is not known any more.
+        """Give back nodes of a gang if other pods of it wait now, and nodes whose state is not known any more.
 
         A gang that has kept fewer nodes than it needs gets others when it delays nobody.
         """
@@ -325,14 +325,14 @@ class KeptNodes:
         if holder.limited is not None and not holder.delayed and now - holder.limited >= UNSUITABLE_SECONDS:
             holder.first.retry = now
             return self._give_back([holder], "others may be kept for the gang")
-        changed = False
+        is_changed = False
         for node, kept_node in self._nodes_of(holder).items():
-            changed |= self._cluster.record(node) is None
+            is_changed |= self._cluster.record(node) is None
             self._keeps_out(node, kept_node, ())  # if the holder is to blame, this fails here, and not only for others
         if holder.group:
             current = self._as_holder(holder.first)
-            changed |= current is None or (current[0].group, current[0].order) != (holder.group, holder.order)
-        return self._give_back([holder], "the pod cannot go there any more") if changed else []
+            is_changed |= current is None or (current[0].group, current[0].order) != (holder.group, holder.order)
+        return self._give_back([holder], "the pod cannot go there any more") if is_changed else []
 
     def _keep_next(self, now: float) -> list[Instruction]:
         """Keep nodes for the first pod that has waited long and has none, or note which holders it waits for."""
@@ -368,8 +368,8 @@ class KeptNodes:
             earlier[0].delayed.add(holder.uid)
             return []
         self._kept |= {node: KeptNode(holder, held_pods) for node, held_pods in hosts.items()}
-        waited = now - waiting_pod.facts.since
-        return [KeepNode(node, holder.name, holder.uid, pods, waited) for node, pods in hosts.items()]
+        wait = now - waiting_pod.facts.since
+        return [KeepNode(node, holder.name, holder.uid, pods, wait) for node, pods in hosts.items()]
 
     def _is_due(self, waiting_pod: WaitingPod, now: float) -> bool:
         facts = waiting_pod.facts
@@ -388,21 +388,21 @@ class KeptNodes:
             return NodeHolder(facts.full_name, waiting_pod, facts.order, frozenset((facts.uid,))), (facts,)
         gang = self._facts.gang(facts.group)
         placed_count = len(gang.bound) + sum(map(self._is_placed, gang.waiting))
-        missing = gang.minimum - placed_count
-        if missing <= 1:
+        missing_count = gang.minimum - placed_count
+        if missing_count <= 1:
             return NodeHolder(facts.full_name, waiting_pod, facts.order, frozenset((facts.uid,))), (facts,)
         uids = gang.gated if facts.state is WaitState.GATED else gang.waiting
         members = [member for uid in uids if not self._is_placed(uid) and (member := self._facts.pod(uid))]
         members = [member for member in members if self._will_schedule(member)]
         if facts.state is WaitState.GATED:
             members = [member for member in members if member.state is WaitState.GATED]
-        if missing > len(members):
+        if missing_count > len(members):
             return None
         members.sort(key=lambda member: member.order)
         # The rest of a gang that has started comes before all others of its priority, but not before higher ones.
         order = (members[0].order[0], "", "", "") if placed_count else members[0].order
         holder = NodeHolder(f"gang {facts.group}", waiting_pod, order, frozenset(uids), facts.group)
-        return holder, [member for member in members if needs_alignment(member.pod)][:missing]
+        return holder, [member for member in members if needs_alignment(member.pod)][:missing_count]
 
     def _find_nodes(self, members: Sequence[PodFacts], holder: NodeHolder) -> dict[str, tuple[Pod, ...]]:
         """Return nodes that pods may use, and need after other pods have ended; nodes with the fewest pods first."""

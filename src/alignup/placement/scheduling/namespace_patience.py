@@ -1,7 +1,7 @@
 """How long nodes that are kept for pods of a namespace may keep pods of others out.
 
-The first time that is the patience limit, then half of it, a quarter, and so on: twice the limit in all, whatever pods
-the namespace deletes and creates. After each time no node is kept for it for a while, which doubles. A namespace that
+The first time that is the patience limit, then half of it, a quarter, and so on: twice the limit in all, even if the
+namespace deletes and creates pods. After each time no node is kept for it for a while, which doubles. A namespace that
 has kept nobody out for long begins anew.
 """
 

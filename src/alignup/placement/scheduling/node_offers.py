@@ -122,7 +122,7 @@ class NodeOffers:
     ) -> AnswerNodes:
         """Offer all nodes to a pod that no kubelet aligns, except nodes in *kept_reasons* and full nodes.
 
-        Full nodes are full with pods on their way, of which the scheduler of the pod does not know.
+        Full nodes are full with pods on their way that the scheduler of the pod does not see.
         """
         pod = facts.pod
         full = [node for node in self._assumptions.hosts if not self._assumptions.has_room(node, pod)]
@@ -162,8 +162,8 @@ class NodeOffers:
             limit = MANY if event.facts.has_preferences or event.again else 1
         last = self._offered_to_others(pod.uid) | event.avoided
         if pod.uid in self._assumptions:  # the scheduler tries again, and the assumed node still admits the pod
-            ranked = [ranked.host for ranked in self._cluster.rank(pod, names)]
-            best_nodes = sorted(ranked, key=lambda name: name in last)
+            ranked_hosts = [ranked_host.host for ranked_host in self._cluster.rank(pod, names)]
+            best_nodes = sorted(ranked_hosts, key=lambda name: name in last)
         else:
             candidate_count = limit if not pod.uses_claims else len(names) if restricts_claims(pod) else MAX_JUDGED
             best_nodes = self._cluster.best(
@@ -175,8 +175,8 @@ class NodeOffers:
         others = self._without_report(names) if len(best_nodes) < limit else []
         if others and not restricts_claims(pod):
             verdicts = self._verdicts(pod, others)
-            judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
-            best_nodes += [name for _, name in sorted(judged) if verdicts[name].admits]
+            scores = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
+            best_nodes += [name for _, name in sorted(scores) if verdicts[name].admits]
             if self.options.allow_unknown and not needs_exact_host(pod):
                 best_nodes += [name for name in others if not verdicts[name].admits]
         return best_nodes[:limit]

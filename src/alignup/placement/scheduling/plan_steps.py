@@ -187,12 +187,12 @@ class RunningPlan:
         return next((other for other, step in enumerate(steps) if step.replacement and step.uid == uid), None)
 
 
-def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str:
+def find_protection(plan: RunningPlan, pods: Mapping[str, RunningPod]) -> str:
     """Return why one of the remaining pods may not be evicted; empty: all may."""
     evicted_uids = {step.uid for step in plan.steps if step.evicts}
     for index in plan.remaining():
         step = plan.steps[index]
-        pod = running.get(step.uid) if step.evicts else None
+        pod = pods.get(step.uid) if step.evicts else None
         if pod is None or pod.terminating:
             continue
         if f"{pod.pod.namespace}/{pod.pod.name}" != step.pod:  # its creator may evict the one that it names
@@ -201,9 +201,9 @@ def find_protection(plan: RunningPlan, running: Mapping[str, RunningPod]) -> str
             return f"{step.pod} may not be evicted: it is one of the pods {pod.protected}"
         if plan.replacement_of(index) is None and not pod.preemptible:
             return f"{step.pod} may not be evicted without a new place: it is not of lower priority, or not allowed"
-        together = {other.pod.uid for other in running.values() if pod.group and other.group == pod.group}
+        together = {other.pod.uid for other in pods.values() if pod.group and other.group == pod.group}
         if left_uids := together - evicted_uids - set(plan.bound):
-            names = ", ".join(sorted(f"{running[uid].pod.namespace}/{running[uid].pod.name}" for uid in left_uids))
+            names = ", ".join(sorted(f"{pods[uid].pod.namespace}/{pods[uid].pod.name}" for uid in left_uids))
             return f"{step.pod} may be evicted only with all of its group, and these stay: {names}"
     return ""
 

@@ -2,7 +2,7 @@
 
 Pods that differ in nothing a choice depends on form a class. If no node admits the first pod of a class, then none
 admits the others, so the class is blocked. It is tried again after a node has changed that could admit it. The nodes
-that admit a class are ranked once; afterwards only those that changed since are ranked again. A gang is a class.
+that admit a class are ranked once; afterwards only pods that changed since are ranked again. A gang is a class.
 
 Many blocked classes must not hold up other pods. So the new classes of a namespace, and its blocked ones that are tried
 again, form a list each. After ``MAX_FAILURES`` tries of a list without success, the other lists have their turn.
@@ -262,15 +262,15 @@ class PodQueue(WaitQueue[PodClass, PodFacts]):
                     del self._blocked[pod_class.namespace]
 
     def next_head(
-        self, may_try: Callable[[str], bool], isolated: Callable[[str], AbstractContextManager[object]]
+        self, may_try: Callable[[str], bool], isolate: Callable[[str], AbstractContextManager[object]]
     ) -> tuple[PodClass, PodFacts] | None:
-        """Return the next class to try with its first pod; *may_try* says whether those of a namespace may be tried.
+        """Return the next class to try with its first pod; *may_try* says whether pods of a namespace may be tried.
 
-        The caller blocks the class, or unblocks it and removes the pod. What fails about one namespace is *isolated*.
+        The caller blocks the class, or unblocks it and removes the pod. *isolate* contains failures of one namespace.
         """
         firsts: dict[_List, Entry] = {}
         for namespace in {*self._new, *self._blocked}:
-            with isolated(namespace):
+            with isolate(namespace):
                 if may_try(namespace):
                     firsts |= self._first_entries(namespace)
         if not firsts:

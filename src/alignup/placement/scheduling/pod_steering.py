@@ -149,18 +149,18 @@ class PodSteering:
         self.wait_seconds = WAIT_SECONDS * share
 
     def begin(
-        self, facts: PodFacts, node: str, done: Callable[[Steered], object], beside: ClaimsBeside | None = None
+        self, facts: PodFacts, node: str, on_end: Callable[[Steered], object], beside: ClaimsBeside | None = None
     ) -> None:
-        """Steer a pod that is assumed on *node*, if it requests markers; *done* is called at once, or later."""
+        """Steer a pod that is assumed on *node*, if it requests markers; *on_end* is called at once, or later."""
         if not count_markers(facts.pod):
-            done(Steered())
+            on_end(Steered())
             return
         if not self._facts.steering_known:
             self._deviations.expect(facts, 0, DeviationCause.NO_INSTRUCTIONS)
-            done(Steered())
+            on_end(Steered())
             return
         attempts = self._attempts.setdefault(node, deque())
-        attempts.append(_Attempt(facts, node, done, beside, self._turn.now))
+        attempts.append(_Attempt(facts, node, on_end, beside, self._turn.now))
         if len(attempts) == 1:
             self._go_on(attempts[0], self._start)
 
@@ -227,8 +227,8 @@ class PodSteering:
         binding = record.binding(uid)
         if binding is not None and binding.steered:  # it may be bound already: never steer a pod twice
             certain = self.holds(uid, node)
-            steered = Steered(verdict=binding.verdict) if certain else self._uncertain(attempt, binding.ways[-1])
-            self._end(attempt, steered)
+            result = Steered(verdict=binding.verdict) if certain else self._uncertain(attempt, binding.ways[-1])
+            self._end(attempt, result)
             return
         attempt.since = self._turn.now
         if not marker_nodes(record.ledger) and self._facts.has_markers(node):
@@ -284,9 +284,9 @@ class PodSteering:
         self._clear(attempt.node)
         if silent and self._refuse(attempt, SILENT, always=self._may_be_gone(attempt.node, attempt.since)):
             return
-        steered = self._uncertain(attempt, attempt.nodes)
+        result = self._uncertain(attempt, attempt.nodes)
         outcome = SteeringOutcome.SILENT if silent else SteeringOutcome.LATE
-        self._end(attempt, steered, SteeringOutcome.CHANGED if steered.problem else outcome)
+        self._end(attempt, result, SteeringOutcome.CHANGED if result.problem else outcome)
 
     def _refuse(self, attempt: _Attempt, problem: str, *, always: bool = False) -> bool:
         """Let a pod wait, and be tried again; return ``False`` if it has waited for long enough, unless *always*."""
@@ -303,14 +303,14 @@ class PodSteering:
         self._end(attempt, Steered(problem), outcome)
         return True
 
-    def _end(self, attempt: _Attempt, steered: Steered, outcome: SteeringOutcome | None = None) -> None:
+    def _end(self, attempt: _Attempt, result: Steered, outcome: SteeringOutcome | None = None) -> None:
         """Tell the result of an attempt, and begin the next one on its node."""
         if outcome is not None:
             self._report(attempt, outcome)
-            if not steered.problem:
+            if not result.problem:
                 cause = None if outcome is SteeringOutcome.READY else DeviationCause(outcome)
                 self._deviations.expect(attempt.facts, attempt.nodes, cause, attempt.generation)
-        self._leave(attempt, steered)
+        self._leave(attempt, result)
 
     def _report(self, attempt: _Attempt, outcome: SteeringOutcome) -> None:
         facts, choice = attempt.facts, attempt.choice
@@ -318,14 +318,14 @@ class PodSteering:
         details = {"node": attempt.node, "outcome": outcome, "seconds": self._turn.now - attempt.since, **where}
         self._turn.emit(Report("steering", facts.uid, facts.full_name, details))
 
-    def _leave(self, attempt: _Attempt, steered: Steered) -> None:
+    def _leave(self, attempt: _Attempt, result: Steered) -> None:
         """Let the next attempt on a node begin."""
         attempts, facts = self._attempts[attempt.node], attempt.facts
         attempts.remove(attempt)
-        if not steered.problem:
+        if not result.problem:
             self._waiting.pop(facts.uid, None)
         with self._turn.isolated("steer", facts.full_name):
-            attempt.done(steered)
+            attempt.done(result)
         if not attempts:
             self._attempts.pop(attempt.node, None)
         elif attempts[0].step is _Step.QUEUED:
@@ -398,9 +398,9 @@ class PodSteering:
             if withdrawal is None:
                 self._choose(attempt)
             elif late:
-                gone = node in self._silent and self._may_be_gone(node, self._turn.now)
-                steered = Steered(SILENT) if gone else self._uncertain(attempt, withdrawal.nodes)
-                self._end(attempt, steered, SteeringOutcome.WITHDRAWN)
+                is_gone = node in self._silent and self._may_be_gone(node, self._turn.now)
+                result = Steered(SILENT) if is_gone else self._uncertain(attempt, withdrawal.nodes)
+                self._end(attempt, result, SteeringOutcome.WITHDRAWN)
         elif attempt.step is _Step.AWAITING:
             generation, phase = self._observed.get(node, (0, ""))
             if generation == attempt.generation and phase:

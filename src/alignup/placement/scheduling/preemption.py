@@ -40,12 +40,12 @@ class Preemption:
     def resolvable(self, pod: Pod, nodes: Iterable[str]) -> Collection[str]:
         """Return the nodes that may admit *pod* after evictions of other pods; exact for the first nodes."""
         resolvable: set[str] = set()
-        searched = 0
+        search_count = 0
         for node in nodes if self.chooses else ():
             if not self._has_lower(node, pod.priority or 0):
                 continue
-            searched += 1
-            if searched > MAX_SEARCHED or is_large(pod) or self._helps(pod, node):
+            search_count += 1
+            if search_count > MAX_SEARCHED or is_large(pod) or self._helps(pod, node):
                 resolvable.add(node)
         return resolvable
 
@@ -67,8 +67,8 @@ class Preemption:
 
         Others of the gang are told theirs when the scheduler asks about them. Nothing: the gang could not start.
         """
-        for respected in (budgets, ()) if budgets else ((),):  # sets that respect all disruption budgets first
-            plan = self._plan_gang(pod, gang, proposed_victims, respected)
+        for kept_budgets in (budgets, ()) if budgets else ((),):  # sets that respect all disruption budgets first
+            plan = self._plan_gang(pod, gang, proposed_victims, kept_budgets)
             if plan is not None:
                 break
         else:
@@ -92,40 +92,41 @@ class Preemption:
         if any(is_large(member.pod) or member.pod.uses_claims for member in gang):
             return None
         lowest = min(member.pod.priority or 0 for member in gang)
-        pending = []
+        arrivals = []
         for member in gang:
             refusals = self._refusals(member.pod)
             hosts = {node for node in self._facts.allowed(member) if node not in refusals}
             is_asked = member.uid == pod.uid
-            pending.append(PendingPod(member.pod, frozenset(hosts.intersection(proposed_nodes) if is_asked else hosts)))
-        running = {
-            uid: RunningPod(pod=admitted.pod, host=node, moves=False, preemptible=True)
-            for node in self._gang_candidates(pending, lowest)
+            targets = hosts.intersection(proposed_nodes) if is_asked else hosts
+            arrivals.append(PendingPod(member.pod, frozenset(targets)))
+        running_pods = {
+            uid: RunningPod(pod=admitted_pod.pod, host=node, moves=False, preemptible=True)
+            for node in self._gang_candidates(arrivals, lowest)
             if (record := self._cluster.record(node)) is not None
-            for uid, admitted in record.ledger.pods.items()
-            if (admitted.pod.priority or 0) < lowest
+            for uid, admitted_pod in record.ledger.pods.items()
+            if (admitted_pod.pod.priority or 0) < lowest
         }
         tries = count()
         rules = MoveRules(
-            pods=running, budgets=budgets, max_moves=GANG_MOVES, should_stop=lambda: next(tries) > GANG_TRIES
+            pods=running_pods, budgets=budgets, max_moves=GANG_MOVES, should_stop=lambda: next(tries) > GANG_TRIES
         )
-        plan = self._cluster.plan(pending, rules)
+        plan = self._cluster.plan(arrivals, rules)
         return plan if plan.feasible and plan.evictions else None
 
-    def _gang_candidates(self, pending: Sequence[PendingPod], priority: int) -> Collection[str]:
+    def _gang_candidates(self, arrivals: Sequence[PendingPod], priority: int) -> Collection[str]:
         """Return nodes with pods of a lower priority, for each kind of pods the nodes that lack least."""
         candidates: set[str] = set()
-        for pending_pod in {build_shape(pending_pod.pod): pending_pod for pending_pod in pending}.values():
+        for pending_pod in {build_shape(pending_pod.pod): pending_pod for pending_pod in arrivals}.values():
             verdicts = self._cluster.verdicts(pending_pod.pod, pending_pod.hosts or ())
             names = sorted(verdicts, key=lambda node: (lack(verdicts[node]), node))
             lower = (node for node in names if self._has_lower(node, priority))
-            candidates.update(islice(lower, max(MAX_SEARCHED, 2 * len(pending))))
+            candidates.update(islice(lower, max(MAX_SEARCHED, 2 * len(arrivals))))
         return candidates
 
     def _has_lower(self, node: str, priority: int) -> bool:
         record = self._cluster.record(node)
         return record is not None and any(
-            (admitted.pod.priority or 0) < priority for admitted in record.ledger.pods.values()
+            (admitted_pod.pod.priority or 0) < priority for admitted_pod in record.ledger.pods.values()
         )
 
     # Single pods
@@ -150,7 +151,7 @@ class Preemption:
     def _choose(
         self, pod: Pod, node: str, proposed_uids: tuple[str, ...], budgets: Sequence[DisruptionBudget]
     ) -> tuple[str, ...] | None:
-        """Return the proposed pods, and more if they are not enough; ``None`` if the node does not admit *pod* then."""
+        """Return the proposed pods, and more if necessary; ``None`` if the node does not admit *pod* then."""
         record = self._cluster.record(node)
         if not needs_alignment(pod) or (record is None and self.allow_unknown and not needs_exact_host(pod)):
             return proposed_uids or None

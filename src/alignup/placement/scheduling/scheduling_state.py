@@ -99,7 +99,7 @@ class SchedulingState:
             gangs=self.gangs,
             steering=self.steering,
             claims=self._claim_bindings,
-            ended=self._binding_ended,
+            on_end=self._binding_ended,
             refusal=self._refuse_binding,
         )
         hosts = FollowedHosts(parts, changed=self._hosts_reported, confirmed=self.steering.confirmed)
@@ -122,7 +122,7 @@ class SchedulingState:
             schedulers=self.schedulers,
             turn=self._turn,
             waiting=lambda: self._orders,
-            changed=self._plan_changed,
+            on_change=self._plan_changed,
         )
 
     def _event_handlers(self, hosts: FollowedHosts) -> dict[type[Event], Callable[[Any], object]]:
@@ -205,7 +205,7 @@ class SchedulingState:
         return done
 
     def _run(self, event: Event) -> None:
-        """Let the parts of the state handle an event; whatever one part raises, all other parts handle the event."""
+        """Let the parts of the state handle an event; after an error in one part, all other parts handle the event."""
         handler = self._handlers.get(type(event)) or (self._gate_handlers.get(type(event)) if self.gate else None)
         if handler is None:
             return

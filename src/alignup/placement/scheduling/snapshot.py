@@ -1,7 +1,7 @@
 """The present state as events, from which another scheduling state continues as this one does.
 
 A host is its last report. Everything else that the state has remembered, of hosts, assumed pods, kept nodes, gangs, and
-the gate, is one :class:`StateRestored`: the attributes of each part of the state that differ from those of a new one.
+the gate, is one :class:`StateRestored`: the attributes of each part of the state that differ from a new state.
 So the snapshot of a new state is empty. Not contained are verdicts and models of hosts, which are computed again. A
 snapshot with functions cannot be written; it is taken when the steps are over that wait for them.
 """
@@ -39,13 +39,13 @@ def take_snapshot(state: "SchedulingState", new: "SchedulingState") -> list[Even
     dropped_hosts = [
         DroppedHost(record.report, _host_data(record), uids) for record, uids in state.assumptions.dropped()
     ]
-    restored = StateRestored(
+    restored_state = StateRestored(
         {path: values for path, values in parts.items() if values},
         {record.name: values for record in records if (values := _host_data(record))},
         tuple(dropped_hosts),
         gate.options if gate else None,
     )
-    return [*(HostReported(record.report) for record in records), restored]
+    return [*(HostReported(record.report) for record in records), restored_state]
 
 
 def restore(state: "SchedulingState", event: StateRestored) -> None:
@@ -69,14 +69,14 @@ def restore(state: "SchedulingState", event: StateRestored) -> None:
 def _parts(state: object) -> dict[str, object]:
     """Return the state, and all objects of this package that it consists of, by the names of their attributes."""
     parts, known_ids = {"": state}, {id(state)}
-    waiting = [("", state)]
-    while waiting:
-        path, part = waiting.pop()
+    stack = [("", state)]
+    while stack:
+        path, part = stack.pop()
         for name, value in vars(part).items():
             if name not in _OTHERS and id(value) not in known_ids and _is_part(value):
                 known_ids.add(id(value))
-                waiting.append((f"{path}.{name}".lstrip("."), value))
-                parts[waiting[-1][0]] = value
+                stack.append((f"{path}.{name}".lstrip("."), value))
+                parts[stack[-1][0]] = value
     return parts
 
 

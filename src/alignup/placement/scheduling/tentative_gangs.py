@@ -217,8 +217,8 @@ class TentativeGangs:
             self._asked.pop(asked_pod.uid, None)
         elif asked_pod.uid not in self._gone:
             self._asked[asked_pod.uid] = (asked_pod, self._turn.now)
-        unseen = [uid for uid, (facts, _) in self._asked.items() if facts.group == key and uid not in seen]
-        return members._replace(waiting=[*members.waiting, *unseen]) if unseen else members
+        unseen_uids = [uid for uid, (facts, _) in self._asked.items() if facts.group == key and uid not in seen]
+        return members._replace(waiting=[*members.waiting, *unseen_uids]) if unseen_uids else members
 
     # Questions
 
@@ -227,17 +227,17 @@ class TentativeGangs:
 
         *nodes* are the nodes that the scheduler considers for the pod, and for other pods with the same selectors.
         """
-        if unasked := self._unasked.pop(asked_pod.scheduler, None):
-            self._resuming |= unasked
+        if unasked_pods := self._unasked.pop(asked_pod.scheduler, None):
+            self._resuming |= unasked_pods
             self.check()
         key = asked_pod.group
         if key is None:
             return None
         self.expire()
-        place = self._place(key, asked_pod, nodes, for_others=True)
+        gang_place = self._place(key, asked_pod, nodes, for_others=True)
         if gang := self._gangs.get(key):
             gang.considered = len(nodes)
-        return place
+        return gang_place
 
     def fits(self, asked_pod: PodFacts) -> bool:
         """Return whether a waiting pod could be placed now, together with the other pods of its group, if any."""
@@ -365,8 +365,8 @@ class TentativeGangs:
         same = (self._version, uids, question.nodes, question.for_others)
         if refusal is not None and refusal[:4] == same and self._turn.now < refusal.until:
             return refusal.problem
-        unseen = {uid: facts for uid, (facts, _) in self._asked.items()}
-        pods = [unseen.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
+        unseen_pods = {uid: facts for uid, (facts, _) in self._asked.items()}
+        pods = [unseen_pods.get(uid) or self._facts.readable_pod(uid) for uid in members.waiting]
         aligned_pods = sorted([facts for facts in pods if needs_alignment(facts.pod)], key=lambda facts: facts.order)
         aligned_pods.sort(key=lambda facts: facts.uid != asked_uid)
         moved_bindings = gang.movable(asked_uid, anew=anew) if gang is not None and keep else {}
@@ -387,9 +387,9 @@ class TentativeGangs:
                 )
             raise
         placed_bindings = {pod.uid: GangBinding(pod, host) for pod, host in answer.bindings if pod.uid not in beside}
-        settled = sum(facts.uid in beside for facts in aligned_pods)
-        fitting = len(members.bound) + len(pods) - len(aligned_pods) + settled + len(placed_bindings)
-        enough = fitting >= members.minimum and (
+        settled_count = sum(facts.uid in beside for facts in aligned_pods)
+        fitting_count = len(members.bound) + len(pods) - len(aligned_pods) + settled_count + len(placed_bindings)
+        enough = fitting_count >= members.minimum and (
             asked_uid in placed_bindings or asked_uid in beside or asked_uid not in eligible
         )
         if enough and keep and placed_bindings:
@@ -401,7 +401,7 @@ class TentativeGangs:
             return ""
         if moved_bindings:  # they stay where they were, if that is possible
             self._assumptions.assume_gang(tuple(moved_bindings.values()), beside=_on_nodes_of(moved_bindings, beside))
-        problem = describe_gang(key, members, fitting, answer, self._cluster)
+        problem = describe_gang(key, members, fitting_count, answer, self._cluster)
         if gang is None:
             self._refused[key] = _Refusal(*same, self._turn.now + REFUSED_SECONDS, problem)
         return problem
@@ -469,11 +469,11 @@ class TentativeGangs:
             return ""
         misplaced = needs_alignment(asked_pod.pod) and (binding is None or not self._still_fits(binding, (node,)))
         if gang is None or misplaced:
-            place = self._place(key, asked_pod, (node,), for_others=False)
-            if alone and place is not None and place.unfit and asked_pod.uid not in self._by_uid:
+            gang_place = self._place(key, asked_pod, (node,), for_others=False)
+            if alone and gang_place is not None and gang_place.unfit and asked_pod.uid not in self._by_uid:
                 return ""
-            if place is None or place.problem or key not in self._gangs:
-                return place.problem if place else ""
+            if gang_place is None or gang_place.problem or key not in self._gangs:
+                return gang_place.problem if gang_place else ""
             gang = self._gangs[key]
         gang.touched = self._turn.now
         return self._take_turn(gang, members, asked_pod.pod, node)
@@ -622,9 +622,9 @@ class TentativeGangs:
         gang.bound.discard(uid)
         gang.resumed |= bool(gang.bound)
         self._assumptions.forget(uid)
-        missing = _missing(gang.key, self._known_members(gang.key))
-        if missing and not gang.started:
-            self._drop(gang, missing)
+        missing_text = _missing(gang.key, self._known_members(gang.key))
+        if missing_text and not gang.started:
+            self._drop(gang, missing_text)
         else:
             self._end_if_bound(gang)
 
@@ -645,9 +645,9 @@ def _missing(key: GroupKey, members: GangFacts) -> str:
     here, minimum = len(members.waiting) + len(members.bound), members.minimum
     if here >= minimum:
         return ""
-    gated = f", {len(members.gated)} of them behind gates" if members.gated else ""
+    gated_text = f", {len(members.gated)} of them behind gates" if members.gated else ""
     others = f", and {members.strangers} of other schedulers" if members.strangers else ""
-    return f"gang {key}: {members.present} of {minimum} pods exist{gated}{others}"
+    return f"gang {key}: {members.present} of {minimum} pods exist{gated_text}{others}"
 
 
 def _on_nodes_of(bindings: Mapping[str, GangBinding], beside: Mapping[str, GangBinding]) -> list[GangBinding]:

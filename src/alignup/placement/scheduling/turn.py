@@ -8,7 +8,7 @@ from alignup.placement.scheduling.instructions import Instruction, Report
 
 
 def run_all(*steps: Callable[[], object]) -> None:
-    """Run every step, whatever other steps raise; then raise the error, so that an event or change is handled again."""
+    """Run every step, even if other steps raise; then raise the error, so that an event or change is handled again."""
     errors: list[Exception] = []
     for step in steps:
         try:

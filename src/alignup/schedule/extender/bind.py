@@ -129,7 +129,7 @@ class BindVerb:
             self._live.schedule(ClaimsRead(request, pod, claims))
 
     async def _current_claims(self, api_pod: ApiPod, pod: Pod, *, current: bool) -> tuple[Pod, dict[ObjectName, Claim]]:
-        """Return *pod* with the claims that the scheduler made, and those claims that are not followed far enough.
+        """Return *pod* with the claims that the scheduler made, and the claims whose latest state is not known yet.
 
         With *current*, all are read: one that is followed may have other devices meanwhile.
         """
@@ -140,8 +140,8 @@ class BindVerb:
             pod = replace(self._live.read(latest), uid=pod.uid)
         claims: dict[ObjectName, Claim] = {}
         for name in filter(None, (*(pod_claim.claim for pod_claim in pod.claims), pod.extended_claim)):
-            followed = self._live.claims.objects.claims.get((namespace, name))
-            if current or followed is None or followed.allocated is None:
+            current_claim = self._live.claims.objects.claims.get((namespace, name))
+            if current or current_claim is None or current_claim.allocated is None:
                 api_claim = await self._client.find(RESOURCE_CLAIMS.at(name, namespace=namespace))
                 if api_claim is not None:
                     claims[namespace, name] = claim_from(api_claim)

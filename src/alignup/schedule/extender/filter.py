@@ -97,7 +97,7 @@ class FilterVerb:
                 self._logged.pop(uid, None)
 
     def _is_new(self, uid: str, reasons: Iterable[str]) -> bool:
-        """Return whether a pod is rejected for other reasons than last time, apart from those that pass in seconds.
+        """Return whether a pod is rejected for other reasons than last time. Reasons that pass in seconds do not count.
 
         A scheduler asks about a rejected pod again and again, and each answer would be a line of the log.
         """

@@ -26,11 +26,11 @@ async def respond_victims(client: ApiClient, live: LiveCluster, args: Preemption
             facts = live.facts(args.pod)
             if not live.problems:
                 budgets = await read_budgets(client, live.pods.objects.values())
-                proposed = {
+                proposals = {
                     node: NodeVictims(tuple(victim.uid for victim in node_victims.pods or ()), node_victims.violations)
                     for node, node_victims in args.victims.items()
                 }
-                for answer in live.schedule(PreemptionAsked(facts, proposed, budgets)):
+                for answer in live.schedule(PreemptionAsked(facts, proposals, budgets)):
                     if isinstance(answer, AnswerPreemption):
                         victims = {
                             node: MetaVictims(tuple(map(MetaPod, node_victims.pods)), node_victims.violations)

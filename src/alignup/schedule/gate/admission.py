@@ -117,8 +117,8 @@ def read_review(body: bytes) -> ReviewRequest:
     """Return the request of a review; ``ParseError`` if it is not an AdmissionReview of version v1."""
     review = decode(body, AdmissionReview)
     if (review.api_version, review.kind) != (REVIEW_VERSION, REVIEW_KIND):
-        got = f"{review.api_version} {review.kind}"
-        raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {got}: see admissionReviewVersions")
+        actual_kind = f"{review.api_version} {review.kind}"
+        raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {actual_kind}: see admissionReviewVersions")
     if review.request is None:
         raise ParseError("request: the review has no request")
     return review.request

@@ -70,7 +70,7 @@ async def install_authority(
 ) -> WebhookCertificates:
     """Make sure that the Secret has an authority that lasts, and the webhook configuration trusts it; return both.
 
-    *names* are those by which API servers call the webhook. *warnings* trusts the authority as well, if it exists.
+    API servers call the webhook by one of *names*. *warnings* trusts the authority as well, if it exists.
     ``ApiError`` if it is not possible.
     """
     for _ in range(ATTEMPTS - 1):

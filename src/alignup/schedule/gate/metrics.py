@@ -26,8 +26,8 @@ class GateMetrics:
         warnings = "Warnings of the webhook about pods that are created, by reason code."
         self._warnings = counter("alignup_webhook_warnings", warnings, ["reason"])
         self.missed_pods = counter("alignup_gate_missed_pods", "Pods that opted in and were created without the gate.")
-        waited = "Time that pods waited behind the gate."
-        self.waits = Histogram("alignup_gate_wait_seconds", waited, buckets=_BUCKETS, registry=registry)
+        help_text = "Time that pods waited behind the gate."
+        self.waits = Histogram("alignup_gate_wait_seconds", help_text, buckets=_BUCKETS, registry=registry)
         self._pods = gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"])
         self._reserved = gauge("alignup_gate_reserved_nodes", "Nodes that are kept for pods that have waited long.")
         self._expiry = gauge(

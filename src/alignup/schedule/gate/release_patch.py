@@ -46,18 +46,18 @@ def controller_uids(pod: ApiPod) -> set[str]:
     return {owner.uid for owner in pod.metadata.owner_references if owner.controller}
 
 
-def pinned(required: NodeSelector | None, nodes: Mapping[str, str]) -> NodeSelector:
-    """Return the selector of the nodes that *required* selects (``None``: all) and that are among *nodes*."""
+def pinned(selector: NodeSelector | None, nodes: Mapping[str, str]) -> NodeSelector:
+    """Return the selector of the nodes that *selector* selects (``None``: all) and that are among *nodes*."""
     requirements = {name: NodeSelectorRequirement("metadata.name", "In", (name,)) for name in nodes}
-    if required is None:
+    if selector is None:
         return NodeSelector(
             tuple(NodeSelectorTerm(match_fields=(requirement,)) for requirement in requirements.values())
         )
     if len(nodes) > 1:
         hosts = NodeSelectorRequirement(HOST_NAME, "In", tuple(sorted(nodes.values())))
-        return NodeSelector(tuple(_restricted(term, expression=hosts) for term in required.node_selector_terms))
+        return NodeSelector(tuple(_restricted(term, expression=hosts) for term in selector.node_selector_terms))
     (name,) = requirements.values()
-    return NodeSelector(tuple(_restricted(term, field=name) for term in required.node_selector_terms))
+    return NodeSelector(tuple(_restricted(term, field=name) for term in selector.node_selector_terms))
 
 
 def _restricted(
@@ -82,10 +82,10 @@ def pinned_nodes(pod: ApiPod) -> tuple[str, ...]:
     """
     names = tuple(filter(None, pod.metadata.annotations.get(NODE_ANNOTATION, "").split(",")))
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    required = affinity.required if affinity else None
-    if not names or pod.spec.scheduling_gates or required is None:
+    selector = affinity.required if affinity else None
+    if not names or pod.spec.scheduling_gates or selector is None:
         return ()
-    terms = [term for term in required.node_selector_terms if term.match_expressions or term.match_fields]
+    terms = [term for term in selector.node_selector_terms if term.match_expressions or term.match_fields]
     return names if terms and all(_names_some(term, names) for term in terms) else ()
 
 
@@ -113,12 +113,12 @@ def release_patch(pod: ApiPod, nodes: Mapping[str, str], steered: str = "") -> M
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     selector = to_builtins(pinned(affinity.required if affinity else None, nodes))
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
+    node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
     annotations = {NODE_ANNOTATION: ",".join(nodes)} | ({STEERED_ANNOTATION: steered} if steered else {})
-    unchanged = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+    preconditions = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
     return {
-        "metadata": {**unchanged, "annotations": annotations},
-        "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": required}},
+        "metadata": {**preconditions, "annotations": annotations},
+        "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": node_affinity}},
     }
 
 

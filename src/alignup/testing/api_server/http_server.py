@@ -112,8 +112,8 @@ class HttpServer:
     async def start(self, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen on *port*, or with 0 on any free one; return the port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, ssl=tls)
-        listening: int = self._server.sockets[0].getsockname()[1]
-        return listening
+        listening_port: int = self._server.sockets[0].getsockname()[1]
+        return listening_port
 
     async def stop(self) -> None:
         if self._server is not None:

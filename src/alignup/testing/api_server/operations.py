@@ -139,8 +139,8 @@ def _checked(call: ApiCall, document: object) -> Document:
     resource, namespace = call.resource, call.namespace
     if not isinstance(document, dict) or not isinstance(document.get("metadata", {}), dict):
         raise StatusProblem(400, "the body of the request is not an object")
-    expected = {"apiVersion": resource.api_version, "kind": resource.kind}
-    for name, value in expected.items():
+    expected_fields = {"apiVersion": resource.api_version, "kind": resource.kind}
+    for name, value in expected_fields.items():
         if document.get(name, value) != value:
             raise StatusProblem(400, f"{name} {document[name]} does not match the expected {value}")
     metadata = {**document.get("metadata", {})}
@@ -149,4 +149,4 @@ def _checked(call: ApiCall, document: object) -> Document:
         raise StatusProblem(400, problem)
     if namespace:
         metadata["namespace"] = namespace
-    return {**document, **expected, "metadata": metadata}
+    return {**document, **expected_fields, "metadata": metadata}

@@ -57,10 +57,10 @@ def _operate(root: Document, operation: Mapping[str, Any]) -> None:
         case "remove":
             del holder[key]
         case "move" | "copy" as name:
-            source, moved = _locate(root, operation["from"])
-            value = copy.deepcopy(source[moved])
+            source, moved_key = _locate(root, operation["from"])
+            value = copy.deepcopy(source[moved_key])
             if name == "move":
-                del source[moved]
+                del source[moved_key]
             _add(*_locate(root, operation["path"]), value)
         case "test":
             if holder[key] != operation["value"]:
@@ -89,12 +89,12 @@ def _add(holder: Any, key: Any, value: object) -> None:  # noqa: ANN401 - JSON
         raise IndexError(key)
 
 
-def apply(live: Document | None, applied: Document, *, manager: str, force: bool) -> Document:
-    """Apply the fields in *applied* for *manager*; :class:`StatusProblem` if others own some and *force* is false."""
+def apply(live: Document | None, document: Document, *, manager: str, force: bool) -> Document:
+    """Apply the fields in *document* for *manager*; :class:`StatusProblem` if others own some and *force* is false."""
     result = copy.deepcopy(live) if live is not None else {}
     owners = owned_fields(result)
     mine = owners.pop((manager, "Apply"), set())
-    applied_fields = {path: value for path, value in _leaves(applied) if _ownable(path)}
+    applied_fields = {path: value for path, value in _leaves(document) if _ownable(path)}
     conflicts = [
         (other, path)
         for (other, _), paths in sorted(owners.items())
@@ -115,9 +115,9 @@ def apply(live: Document | None, applied: Document, *, manager: str, force: bool
         _set(result, path, copy.deepcopy(value))
     owners[manager, "Apply"] = set(applied_fields)
     result.setdefault("metadata", {}).update(
-        {key: applied["metadata"][key] for key in ("name", "namespace") if key in applied.get("metadata", {})}
+        {key: document["metadata"][key] for key in ("name", "namespace") if key in document.get("metadata", {})}
     )
-    return _with_owners({"apiVersion": applied["apiVersion"], "kind": applied["kind"], **result}, owners)
+    return _with_owners({"apiVersion": document["apiVersion"], "kind": document["kind"], **result}, owners)
 
 
 def own_changes(old: Document, new: Document, *, manager: str) -> Document:
@@ -145,12 +145,12 @@ def owned_fields(document: Document) -> dict[tuple[str, str], set[FieldPath]]:
 def _with_owners(document: Document, owners: dict[tuple[str, str], set[FieldPath]]) -> Document:
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     common = {"apiVersion": document.get("apiVersion"), "fieldsType": "FieldsV1"}
-    managed = [
+    managed_fields = [
         {"manager": manager, "operation": operation, **common, "fieldsV1": _fields(paths)}
         for (manager, operation), paths in sorted(owners.items())
         if paths
     ]
-    return {**document, "metadata": {**metadata, "managedFields": managed} if managed else metadata}
+    return {**document, "metadata": {**metadata, "managedFields": managed_fields} if managed_fields else metadata}
 
 
 def _fields(paths: set[FieldPath]) -> Document:

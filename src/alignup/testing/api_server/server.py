@@ -59,7 +59,7 @@ class ApiServer:
     # Objects
 
     def serve(self, resource: ServedResource) -> None:
-        """Serve one more resource; those of a CustomResourceDefinition that is created are served as well."""
+        """Serve one more resource; the resource of a new CustomResourceDefinition is served as well."""
         self.resources.add(resource)
 
     def put(self, document: Document) -> Document:
@@ -99,7 +99,7 @@ class ApiServer:
     def expire(self, *, watches: bool = False) -> None:
         """Forget the history: a watch or list that continues at an older version fails with 410.
 
-        With *watches*, those that are open fail as well.
+        With *watches*, open watches fail as well.
         """
         self.store.compact()
         self._following_pages.clear()
@@ -232,8 +232,8 @@ class ApiServer:
             case "update", _:
                 return 200, operations.update(store, call, body).text
             case "patch", _ if call.content_type in operations.APPLY:
-                applied, new = operations.apply(store, call, body)
-                return (201 if new else 200), self._created(call, applied).text
+                result, new = operations.apply(store, call, body)
+                return (201 if new else 200), self._created(call, result).text
             case "patch", _:
                 return 200, operations.patch(store, call, body).text
             case "delete", "":

@@ -173,5 +173,5 @@ class ObjectStore:
 
 
 def copy_of(document: Document) -> Document:
-    copied: Document = msgspec.json.decode(msgspec.json.encode(document))
-    return copied
+    document_copy: Document = msgspec.json.decode(msgspec.json.encode(document))
+    return document_copy

@@ -68,8 +68,8 @@ def _requirement(text: str, *, sets: bool) -> tuple[str, Callable[[str | None], 
         values = {value.strip() for value in match["values"].split(",")}
         return match["key"], lambda value: (value in values) is not bool(match["not"])
     if match := _EQUALITY.fullmatch(text):
-        required, equal = match["value"], match["operator"] != "!="
-        return match["key"], lambda value: (value == required) is equal
+        required_value, equal = match["value"], match["operator"] != "!="
+        return match["key"], lambda value: (value == required_value) is equal
     if sets and (match := _EXISTENCE.fullmatch(text)):
         return match["key"], lambda value: (value is None) is bool(match["not"])
     raise StatusProblem(400, f"unable to parse requirement: {text.strip()}")
@@ -125,19 +125,19 @@ class WatchStream:
             await self._send("ADDED", stored_object.text)
         if parameters.get("sendInitialEvents") == "true":
             await self._send_bookmark(annotations={"k8s.io/initial-events-end": "true"})
-        closed = asyncio.create_task(self._connection.wait_closed())
+        closing_task = asyncio.create_task(self._connection.wait_closed())
         with suppress(TimeoutError):
             try:
                 async with asyncio.timeout(float(parameters.get("timeoutSeconds") or 3600)):
-                    await self._follow(closed)
+                    await self._follow(closing_task)
             finally:
-                closed.cancel()
-                await asyncio.wait([closed])  # two tasks must not read at once
+                closing_task.cancel()
+                await asyncio.wait([closing_task])  # two tasks must not read at once
         await self._connection.end()
 
-    async def _follow(self, closed: asyncio.Task[None]) -> None:
-        while not closed.done():
-            await self._wait(closed, self.running)
+    async def _follow(self, closing_task: asyncio.Task[None]) -> None:
+        while not closing_task.done():
+            await self._wait(closing_task, self.running)
             notice, self._notice = self._store.changed, asyncio.Event()
             try:
                 for change in self._store.after(self._revision):
@@ -155,23 +155,23 @@ class WatchStream:
             if self._ended:
                 return
             if notice is self._store.changed:
-                await self._wait(closed, notice, self._notice)
+                await self._wait(closing_task, notice, self._notice)
 
-    async def _wait(self, closed: asyncio.Task[None], *events: asyncio.Event) -> None:
+    async def _wait(self, closing_task: asyncio.Task[None], *events: asyncio.Event) -> None:
         """Wait for one of the events, or for the client to close the connection."""
-        waiting = [asyncio.create_task(event.wait()) for event in events]
+        waiters = [asyncio.create_task(event.wait()) for event in events]
         try:
-            await asyncio.wait([*waiting, closed], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*waiters, closing_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in waiting:
+            for task in waiters:
                 task.cancel()
 
-    async def _send_bookmark(self, **annotated: object) -> None:
+    async def _send_bookmark(self, **annotations: object) -> None:
         resource, metadata = (
             self._selection.resource,
             {"resourceVersion": str(self._revision), "creationTimestamp": None},
         )
-        bookmark = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {**metadata, **annotated}}
+        bookmark = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {**metadata, **annotations}}
         await self._send("BOOKMARK", msgspec.json.encode(bookmark))
 
     async def _send(self, type_: str, text: bytes) -> None:
