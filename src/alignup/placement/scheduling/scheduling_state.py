@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
-from alignup.align.errors import ParseError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
@@ -211,8 +210,6 @@ class SchedulingState:
             return
         try:
             handler(event)
-        except ParseError:  # of the question itself
-            raise
         except Exception as error:  # noqa: BLE001 - see above
             retry = self._failed.add(event, now=self._turn.now)
             asks = isinstance(event, events.NodesAsked | events.PreemptionAsked | events.BindingAsked)
