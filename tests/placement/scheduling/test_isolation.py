@@ -42,7 +42,7 @@ KINDS: tuple[dict[str, Any], ...] = ({}, {"gates": (), "asks": True})  #: of pod
 GUARDS = frozenset(
     (
         *("handle", "_run", "_time_passed", "_isolated", "_isolated_namespace", "_all_or_none", "_go_on", "_fail"),
-        *("give_up", "_leave", "_answer"),
+        *("give_up", "_leave", "_answer", "_repeat", "_each"),
     )
 )
 MODULES = [import_module(f"{scheduling.__name__}.{each.name}") for each in pkgutil.iter_modules(scheduling.__path__)]
