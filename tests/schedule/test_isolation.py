@@ -50,10 +50,18 @@ from alignup.schedule import (
     selector_results,
     steering_writer,
 )
-from alignup.schedule.extender import bind, filter, wake_up  # noqa: A004 - a verb of the protocol
-from alignup.schedule.gate import controller
+from alignup.schedule.extender import (
+    bind,
+    filter,  # noqa: A004 - a verb of the protocol
+    messages,
+    preempt,
+    prioritize,
+    wake_up,
+)
+from alignup.schedule.gate import controller, release_patch
 from alignup.schedule.gate.service import GateServiceOptions, add_gate
 from alignup.schedule.service import ScheduleService, schedule_app
+from alignup.schedule.step_guard import ServiceStep
 from alignup.testing.api_server import ApiServer
 from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
@@ -77,12 +85,12 @@ MODULES = (
     *(cluster_claims, cluster_facts, kueue_checks, large_pods, live_cluster, pages, object_events, pod_groups),
     *(pod_trimmer, rejections, schedulable_nodes, steering_writer, bind, filter, wake_up, controller),
     *(node_selection, pod_answers, selector_results, pod_states, node_cards, known_claims, claim_alignment),
-    *(best_nodes, cluster_snapshot),
+    *(best_nodes, cluster_snapshot, preempt, prioritize, messages, release_patch),
 )
 #: What is not about one object: the guards themselves, and what they need to go on.
 GUARDS = frozenset(
     (
-        *("schedule", "_carry_out", "instruction_failed", "_start", "_guarded", "guard", "run", "note"),
+        *("schedule", "_touch", "_carry_out", "instruction_failed", "_start", "_guarded", "guard", "run", "note"),
         *(
             "insufficient",
             "_isolated",
@@ -260,6 +268,10 @@ class Cluster(GatedCluster):
 async def ask(http: Any, asked: Pod) -> str:
     """Ask for nodes, and bind the pod to the first; return why it is not bound."""
     question = {"Pod": api_pod(asked, phase="Pending"), "Nodes": None, "NodeNames": list("abcd")}
+    for verb in ("prioritize", "preempt"):
+        victims: dict[str, Any] = {"NodeNameToMetaVictims": {"a": {"Pods": []}}}
+        answer = await http.post(f"/v1/extender/{verb}", json=question | victims)
+        assert answer.status_code == 200 or asked.namespace == BAD, verb
     answer = await http.post("/v1/extender/filter", json=question)
     if answer.status_code != 200 or not answer.json()["NodeNames"]:
         return "no node"
@@ -283,11 +295,22 @@ async def run(service: ScheduleService, cluster: Cluster, http: Any, injection: 
     await check_pages(http)
     assert service.leading
     injection.over = True
+    assert not failed_tasks(service), "others had to wait until a task of the service was started again"
     for name in cluster.bound():
         cluster.finish(name)
     await until(lambda: not live.assumed and not live.pods.objects)
     assert live.scheduling.gate
     await until(lambda: live.scheduling.gate and not live.scheduling.gate.releases)
+
+
+def failed_tasks(service: ScheduleService) -> float:
+    """How many tasks of the service have ended with an error; all that they do waits until they are started again."""
+    return sum(
+        sample.value
+        for metric in service.metrics.failed_steps.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total") and sample.labels["step"] == ServiceStep.TASK
+    )
 
 
 async def check_pages(http: Any, pods: Sequence[str] = ("good-gated", "bad-gated")) -> None:
@@ -353,8 +376,11 @@ async def raise_at(
         log.clear()
 
 
-async def test_a_workload_that_cannot_be_ordered_stops_no_other(log):
-    await raise_at(kueue_checks, "_waiting_order", log)
+@pytest.mark.parametrize(
+    ("part", "name"), [(kueue_checks, "_waiting_order"), (wake_up.WakeUpWriter, "_wake")], ids=["order", "wake"]
+)
+async def test_a_workload_or_pod_that_cannot_be_ordered_or_woken_stops_no_other(log, part, name):
+    await raise_at(part, name, log)
 
 
 @pytest.mark.soak

@@ -108,6 +108,17 @@ async def test_nothing_is_proposed_for_a_pod_that_the_active_plan_serves(crowded
     assert crowded.proposals.find(waiting.uid).startswith("'alignup cluster plan new -n default'")
 
 
+async def test_nothing_is_proposed_for_a_gang_of_which_the_active_plan_serves_a_pod(crowded, nodes, clock, monkeypatch):
+    gang = [member(f"train-{number}", 4, size=2) for number in range(2)]
+    monkeypatch.setattr(crowded.live.scheduling.plan, "place_of", {gang[1].uid: ""}.get)
+    await proposed(crowded, clock, nodes, *gang)
+    assert not any("persistentvolumes" in request.path for request in nodes.server.requests)
+
+    monkeypatch.undo()
+    await crowded.proposals.propose_next()
+    assert any("persistentvolumes" in request.path for request in nodes.server.requests)
+
+
 async def test_pods_of_lower_priority_may_end(crowded, nodes, clock):
     run_on(nodes, "w", "b", cpu="3")
     await until(lambda: "w" in crowded.live.cluster.record("b").ledger.pods)

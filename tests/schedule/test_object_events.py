@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.documents.codec import convert
+from alignup.documents.codec import convert, timestamp
 from alignup.kubernetes.api import ApiClient
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.schedule import object_events
+from alignup.schedule.metrics import ScheduleMetrics
 from alignup.schedule.object_events import REPEAT_SECONDS, ObjectEvents
+from alignup.schedule.step_guard import StepGuard
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -21,7 +24,7 @@ SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 @pytest.fixture
 async def events(client, follow):
-    made = ObjectEvents(client, "test")
+    made = ObjectEvents(client, "test", StepGuard(ScheduleMetrics(), client.timing).reporting)
     follow(made.run())
     return made
 
@@ -63,6 +66,23 @@ async def test_a_failed_write_does_not_keep_the_same_event_back(server, events, 
     assert (event["message"], event["count"]) == ("no room", 1)
 
 
+async def test_an_event_that_cannot_be_made_is_counted_and_keeps_none_back(server, client, follow, log, monkeypatch):
+    tries = iter((False, True, True, True))
+    monkeypatch.setattr(
+        object_events, "timestamp", lambda *time, **form: timestamp(*time, **form) if next(tries) else 1 / 0
+    )
+    metrics = ScheduleMetrics()
+    events = ObjectEvents(client, "test", StepGuard(metrics, client.timing).reporting)
+    follow(events.run())
+    for name in "pq":
+        events.note(named(name), "NoNode", "no room")
+    await until(lambda: server.objects("events"))
+
+    assert [event["involvedObject"]["name"] for event in server.objects("events")] == ["q"]
+    assert metrics.registry.get_sample_value("alignup_schedule_failed_steps_total", {"step": "report"}) == 1
+    assert [entry["name"] for entry in log if entry["event"] == "step failed"] == ["event about default/p"]
+
+
 async def test_a_failed_write_does_not_keep_the_event_of_another_pod_back(server, events):
     server.inject(ApiFault(status=403), verb="create", resource="events")
     for name in "pq":
@@ -75,7 +95,7 @@ async def test_the_same_event_is_counted_and_a_failure_in_between_does_not_matte
     now = [0.0]
     timed = replace(client.timing, clock=lambda: now[0])
     async with ApiClient(client.access, timing=timed) as clocked:
-        events = ObjectEvents(clocked, "test")
+        events = ObjectEvents(clocked, "test", StepGuard(ScheduleMetrics(), clocked.timing).reporting)
         running = follow(events.run())
         asked = named("p")
         events.note(asked, "NoNode", "no room")

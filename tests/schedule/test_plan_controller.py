@@ -290,6 +290,26 @@ async def test_the_next_process_waits_for_a_replacement_that_comes_later(cluster
     assert (cluster.plan().status.phase, cluster.bound()["y-2"]) == ("Succeeded", "b")
 
 
+async def test_a_plan_that_the_next_process_fails_on_ends_alone(cluster, killed, monkeypatch):
+    """It leads although it cannot even write that the plan has ended, which it does later."""
+    cluster.create_plan()
+    await killed.run_until(lambda: cluster.phases()[:1] == ["Started"])
+    monkeypatch.setattr(plan_controller, "read_steps", lambda plan: 1 / 0)
+    cluster.server.inject(ApiFault(status=403, message="no", times=3), verb="patch", resource="plans")
+
+    await killed.run_until(lambda: cluster.plan().final)
+    assert cluster.plan().status.message == "alignup failed: ZeroDivisionError: division by zero"
+
+
+async def test_a_plan_that_its_status_cannot_hold_ends_in_words(cluster, service, monkeypatch):
+    monkeypatch.setattr(plan_controller, "MAX_RECORDED", 100)
+    cluster.create_plan()
+    status = await ended(cluster)
+
+    assert (status.phase, status.evicted) == ("Failed", 0)
+    assert status.message == "what its pods request takes more than 0 KiB in its status"
+
+
 async def test_a_plan_that_has_ended_is_left_alone(cluster, killed):
     cluster.create_plan()
     await killed.run_until(lambda: cluster.plan().final)

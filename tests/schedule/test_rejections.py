@@ -74,6 +74,15 @@ async def test_a_cause_that_cannot_be_recorded_is_logged(http, nodes, service):
     assert (entry["pod"], entry["cause"]) == ("default/other", "foreign_pod")
 
 
+async def test_a_cause_that_nobody_can_name_ends_nothing(http, nodes, service, monkeypatch):
+    monkeypatch.delitem(CAUSES, Cause.FOREIGN_POD)
+    count = service.metrics.registry.get_sample_value
+    await reject(http, nodes, service)
+    await until(lambda: count("alignup_schedule_failed_steps_total", {"step": "report"}))
+
+    assert count("alignup_schedule_failed_steps_total", {"step": "task"}) == 0
+
+
 async def test_a_rejection_after_the_admission_is_logged_counted_and_has_its_cause(http, nodes, service):
     """The kubelet restarts before the container runs, and its device plugin has not registered (k#125579)."""
     await create(nodes, service, OTHER)

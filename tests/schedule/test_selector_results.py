@@ -3,7 +3,8 @@
 import pytest
 
 from alignup.align.claims.resource_claims import DeviceId, SliceDevice
-from alignup.kubernetes.manifests.device_selectors import SelectorError
+from alignup.kubernetes.manifests.device_selectors import SelectorError, select
+from alignup.schedule import selector_results
 from alignup.schedule.selector_results import (
     CLAIM_SECONDS,
     NAMESPACE_SECONDS,
@@ -131,6 +132,27 @@ def searching(cost):
         return made.search(namespace, 20, find)
 
     return made, search, reports
+
+
+def test_a_selector_that_raises_anything_ends_no_slice(monkeypatch):
+    """The decision on its claim raises it again, where it is counted."""
+
+    def fail(selector, device):
+        if device is DEVICES[-1]:
+            raise RecursionError("too deep")
+        return select(selector, device)
+
+    monkeypatch.setattr(selector_results, "select", fail)
+    made, _ = results(Clock(SLICE_SECONDS / 8), pended=lambda: None)
+    with pytest.raises(PendingSelectorError):
+        match_all(made)
+    made.clock.now += 100
+    while not made.compute():
+        made.clock.now += SLICE_SECONDS
+
+    with pytest.raises(RecursionError, match="too deep"):
+        match_all(made)
+    assert made.match(CLAIM, SELECTORS, DEVICES[0])
 
 
 def test_searches_that_most_claims_need_take_no_time_of_a_budget():

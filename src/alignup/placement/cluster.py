@@ -69,6 +69,15 @@ class RejectedPrediction(NamedTuple):
     cause: Cause
 
 
+ListedPod = tuple[Pod, str, PodStage]  #: a pod, its host, and its stage
+ForEach = Callable[[Iterable[ListedPod], Callable[[ListedPod], object]], object]
+
+
+def _call_for_each(pods: Iterable[ListedPod], call: Callable[[ListedPod], object]) -> None:
+    for pod in pods:
+        call(pod)
+
+
 class Cluster:
     """All hosts, their pods, and kept verdicts.
 
@@ -211,13 +220,13 @@ class Cluster:
         if record is not None:
             self._verdicts.touch(host)
 
-    def relist(self, pods: Iterable[tuple[Pod, str, PodStage]]) -> None:
+    def relist(self, pods: Iterable[ListedPod], *, each: ForEach = _call_for_each) -> None:
         """Take over a list of all bound pods; call it after a start, and when events may have been missed.
 
         Pods of reports that are not listed have ended. A list does not tell whether before or after the bindings that
         it shows for the first time, so for these the ended pods count as terminating. Nor does it tell the order of
         these bindings. From then on, a pod that only reports contain counts as terminating until its binding is
-        observed: it may have ended before the list.
+        observed: it may have ended before the list. *each* observes all pods, and may let it fail for one of them.
         """
         self._lists += 1
         self._listed = True
@@ -241,8 +250,7 @@ class Cluster:
                 self._enter_stage(record, uid, stage)
                 self._verdicts.touch(record.name)
             if stage is PodStage.TERMINATING:
-                for pod, host, current in pods_by_uid.values():
-                    self.observe(pod, host, current, listed=self._lists)
+                each(pods_by_uid.values(), lambda listed: self.observe(*listed, listed=self._lists))
 
     def observe_rejection(self, uid: str, host: str, reason: str) -> None:
         """Record that the kubelet rejected a pod with this reason; see ``take_rejections``."""

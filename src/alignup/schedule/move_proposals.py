@@ -15,6 +15,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.disruption import EvictionRules
 from alignup.picture.text_format import pluralize
 from alignup.placement.moves import MovePlan
+from alignup.placement.scheduling.facts import PodFacts
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.move_searches import MoveSearches
 from alignup.schedule.object_events import ObjectEvents
@@ -51,7 +52,7 @@ class MoveProposals:
         """Search for moves for the next pod that waits long, unless the active plan makes room for it."""
         now, scheduling = self._timing.clock(), self._live.scheduling
         overdue_pods = scheduling.kept_nodes.overdue(now)
-        waiting_pods = [facts for facts in overdue_pods if scheduling.plan.place_of(facts.uid) is None]
+        waiting_pods = [facts for facts in overdue_pods if not self._is_served(facts)]
         uids = {facts.uid for facts in waiting_pods}
         self._proposals = {uid: entry for uid, entry in self._proposals.items() if uid in uids}
         for facts in waiting_pods:
@@ -62,6 +63,12 @@ class MoveProposals:
             self._proposals[facts.uid] = (now, "")
             await self._search(pod, now)
             return
+
+    def _is_served(self, facts: PodFacts) -> bool:
+        """Return whether the active plan makes room for a pod, or for another one of its gang."""
+        gang = self._live.cluster_facts.gang(facts.group) if facts.group else None
+        uids = (*gang.waiting, *gang.gated) if gang else (facts.uid,)
+        return any(self._live.scheduling.plan.place_of(uid) is not None for uid in uids)
 
     async def _search(self, pod: ApiPod, now: float) -> None:
         try:

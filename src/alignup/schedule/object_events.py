@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,11 +70,17 @@ class _Written:
 
 
 class ObjectEvents:
-    """The writer of events of a *component*, in the background; of several about one object, the last is written."""
+    """The writer of events of a *component*, in the background; of several about one object, the last is written.
 
-    def __init__(self, client: ApiClient, component: str) -> None:
+    *isolated* keeps what the event about one object raises from others.
+    """
+
+    def __init__(
+        self, client: ApiClient, component: str, isolated: Callable[[str], AbstractContextManager[object]]
+    ) -> None:
         self._client = client
         self._component = component
+        self._isolated = isolated
         self._waiting: OrderedDict[str, _Note] = OrderedDict()
         self._written: OrderedDict[str, _Written] = OrderedDict()  #: uid → the last event
         self._wake = asyncio.Event()
@@ -112,11 +120,12 @@ class ObjectEvents:
             self._wake.clear()
             while self._waiting:
                 uid, note = self._waiting.popitem(last=False)
-                try:
-                    await self._write(uid, note)
-                except ApiError as error:
-                    names = {note.resource.kind.lower(): note.name, "uid": uid}
-                    _log.warning("cannot write an event", **names, problem=str(error))
+                with self._isolated(f"event about {note.name}"):
+                    try:
+                        await self._write(uid, note)
+                    except ApiError as error:
+                        names = {note.resource.kind.lower(): note.name, "uid": uid}
+                        _log.warning("cannot write an event", **names, problem=str(error))
                 await self._client.timing.sleep(1 / WRITES_PER_SECOND)
 
     async def _write(self, uid: str, note: _Note) -> None:

@@ -56,6 +56,7 @@ ABSENT_SECONDS = 60.0  #: between attempts to list plans that the API server doe
 STALE_SECONDS = 1.0  #: between looks while the API server is not followed
 RESUME_SECONDS = 10.0  #: in which a new leader reads the facts of a plan that has begun, before it answers
 RETRY_SECONDS = 5.0  #: after the facts of a new plan could not be read
+MAX_RECORDED = 512 << 10  #: bytes of what evicted pods request, in the status: etcd stores 1.5 MiB of an object
 COMPONENT = "alignup-plan"
 ACTIVATED, EVICTED, SUCCEEDED, FAILED = "PlanActivated", "EvictedByPlan", "PlanSucceeded", "PlanFailed"
 
@@ -84,7 +85,7 @@ class PlanController:
         self._live = live
         self.metrics = PlanMetrics(live.metrics.registry)
         self.plans = Informer(client, PLANS, longest_retry=ABSENT_SECONDS)
-        self._events = ObjectEvents(client, COMPONENT)
+        self._events = ObjectEvents(client, COMPONENT, live.guard.reporting)
         self._tasks = InstructionTasks(live.schedule)
         self._wake = asyncio.Event()
         self._running = False
@@ -180,7 +181,8 @@ class PlanController:
             with self._live.guard.guarded(ServiceStep.PLAN, waiting_plans[0].metadata.name, undo=failures.append):
                 seconds = await self._activate(waiting_plans[0])
             for failure in failures:
-                await self._give_up(waiting_plans[0], failure)
+                seconds = failure.seconds
+                await self._give_up(waiting_plans[0], f"alignup failed: {failure.text}")
         if self._active is not None:
             name = self._active.metadata.name
             for plan in waiting_plans:
@@ -197,6 +199,9 @@ class PlanController:
         except ApiError as error:
             _log.warning("cannot read who may be evicted", plan=name, problem=str(error))
             await self._say_pending(plan, f"cannot read which pods may be evicted: {error}")
+            return RETRY_SECONDS
+        if sum(len(_encode_pod(pod.pod)) for pod in facts.pods) > MAX_RECORDED:
+            await self._give_up(plan, f"what its pods request takes more than {MAX_RECORDED >> 10} KiB in its status")
             return RETRY_SECONDS
         self._active = plan
         self._written = [plan.status]
@@ -218,13 +223,16 @@ class PlanController:
             paused=plan.spec.paused,
         )
 
-    async def _give_up(self, plan: Plan, failure: StepFailure) -> None:
-        """End a plan that cannot even begin."""
+    async def _give_up(self, plan: Plan, message: str) -> None:
+        """End a plan that cannot even begin; if that cannot be written, this is tried again later."""
         steps = (StepProgress(phase=StepPhase.SKIPPED),) * len(plan.spec.steps)
-        progress = PlanProgress(phase=PlanPhase.FAILED, message=f"alignup failed: {failure.text}", steps=steps)
+        progress = PlanProgress(phase=PlanPhase.FAILED, message=message, steps=steps)
         now = self._client.timing.time_of_day()
         self._active = None
-        self._finish(await self._patch_status(plan, _make_status(plan, progress, now=now)))
+        try:
+            self._finish(await self._patch_status(plan, _make_status(plan, progress, now=now)))
+        except ApiError as error:
+            _log.warning("cannot write the status of a plan", plan=plan.metadata.name, problem=str(error))
 
     async def _say_pending(self, plan: Plan, message: str) -> None:
         if (plan.status.phase, plan.status.message) != (PlanPhase.PENDING, message):
@@ -329,7 +337,7 @@ class PlanController:
                 except ApiError as error:
                     failures += 1
                     _log.warning("cannot write the status of a plan", plan=plan.metadata.name, problem=str(error))
-                    await self._client.timing.sleep(min(0.5 * 2**failures, 30.0))
+                    await self._client.timing.sleep(min(0.5 * 2 ** min(failures, 8), 30.0))
                     continue
                 failures = 0
                 self._written = [status]

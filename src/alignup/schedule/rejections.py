@@ -90,8 +90,12 @@ class RejectionWriter:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for uid in [uid for uid in self._rejected if uid in self._live.cluster.rejected]:
-                await self._write(self._rejected.pop(uid), self._live.cluster.rejected[uid].cause)
+            rejected = self._live.cluster.rejected
+            for uid, cause in [(uid, rejected[uid].cause) for uid in self._rejected if uid in rejected]:
+                pod = self._rejected.pop(uid, None)
+                if pod is not None:
+                    with self._live.guard.reporting(f"rejection of {pod.metadata.full_name}"):
+                        await self._write(pod, cause)
 
     async def _write(self, pod: ApiPod, cause: Cause) -> None:
         ref = PODS.of(pod, subresource="status")  # annotations may be changed there, the spec may not

@@ -131,7 +131,7 @@ class SelectorResults:
                     break
                 except PendingSelectorError:
                     end = -inf
-                except SelectorError:  # the next decision gets the reason
+                except Exception:  # noqa: BLE001, S112 - the next decision gets the reason, whatever it is
                     continue
                 if self.clock() > end:  # results that are there take time, too
                     self._pending[key] = (devices, index)

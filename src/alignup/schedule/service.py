@@ -62,6 +62,7 @@ from alignup.schedule.pod_answers import (
 from alignup.schedule.pod_states import summarize_pod
 from alignup.schedule.rejections import RejectionWriter, recorded_verdict, rejection_text
 from alignup.schedule.steering_writer import SteeringWriter
+from alignup.schedule.step_guard import ServiceStep
 from alignup.web.api_operations import receive_body
 from alignup.web.asgi_server import ServerLimits, kubernetes_limits, run_until_signal, serve_app
 from alignup.web.authentication import AccessRules, count_authenticated
@@ -138,7 +139,7 @@ class ScheduleService:
         self.live = LiveCluster(client, options=live, metrics=self.metrics)
         self.live.schedule(ExtenderOpened(self._options, keeps_nodes=serves_extender))
         self.live.on_instruction(self._write_event, WriteEvent)
-        self._events = ObjectEvents(client, "alignup-schedule")
+        self._events = ObjectEvents(client, "alignup-schedule", self.live.guard.reporting)
         self.searches = MoveSearches(client, self.live)
         self.proposals = MoveProposals(client, self.live, self.searches, self._events)
         self.steering = SteeringWriter(client, self.live, hold=self._options.steer_hold)
@@ -195,7 +196,8 @@ class ScheduleService:
             await self.client.timing.sleep(SETTLE_SECONDS)
         self.live.schedule(LeadershipBegan())
         if self.plans is not None:
-            await self.plans.resume()  # before others get the room of a plan
+            with self.live.guard.guarded(ServiceStep.PLAN, "resume"):
+                await self.plans.resume()  # before others get the room of a plan
         self.leading = True
         _log.info("leading")
         try:

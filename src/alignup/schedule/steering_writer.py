@@ -13,7 +13,7 @@ from alignup.align.errors import ParseError
 from alignup.documents.codec import to_builtins
 from alignup.documents.steering import SteeredPod, SteeringInstruction, SteeringSpec
 from alignup.kubernetes.api import ApiClient, Change, EventType, PatchType
-from alignup.kubernetes.api.errors import ApiError, NotFoundError, ServerFailureError, UnreachableError
+from alignup.kubernetes.api.errors import ApiError, NotFoundError, ServerFailureError, UnreachableError, UnreadableError
 from alignup.kubernetes.api.steering_instructions import STEERING_INSTRUCTIONS
 from alignup.placement.scheduling.events import SteeringFailed, SteeringObserved, SteeringWritten
 from alignup.placement.scheduling.instructions import Instruction, Report, WriteSteering
@@ -104,7 +104,7 @@ class SteeringWriter:
             spec = SteeringSpec(pod=ref, numa_nodes=bits.show(instruction.nodes), containers=instruction.containers)
         try:
             steering = await self._apply(node, spec)
-        except (UnreachableError, ServerFailureError, TimeoutError) as error:  # it may have been written
+        except (UnreachableError, UnreadableError, ServerFailureError, TimeoutError) as error:  # perhaps written
             self._live.schedule(SteeringFailed(node, uid))
             problem = str(error) or "no response"
         except ApiError as error:

@@ -38,6 +38,7 @@ class ServiceStep(StrEnum):
     CHECK = "check"  #: a workload of Kueue
     FOLLOW = "follow"  #: a node, or changes of nodes
     PLAN = "plan"  #: carry out a plan, which ends then
+    REPORT = "report"  #: an event or an annotation, for users
     TASK = "task"  #: one of the tasks of the service, which is started again
 
 
@@ -77,6 +78,10 @@ class StepGuard:
     def answering(self, name: str) -> "GuardedStep":
         """Let an answer fail for one pod; its scheduler asks again, with a back-off of its own."""
         return self.guarded(ServiceStep.ANSWER, name, passing=(ParseError,))
+
+    def reporting(self, name: str) -> "GuardedStep":
+        """Let a report about one object fail; others are written."""
+        return self.guarded(ServiceStep.REPORT, name)
 
     def may_try(self, step: ServiceStep, name: str) -> bool:
         """Return whether a step has not failed, or long enough ago."""

@@ -19,6 +19,7 @@ from alignup.kubernetes.api import (
     Timing,
     WatchEvent,
 )
+from alignup.kubernetes.api import client as clients
 from alignup.kubernetes.api import informer as informers
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.errors import ApiError, ForbiddenError, UnreachableError
@@ -80,6 +81,25 @@ async def test_listed_objects_are_added_and_then_followed(server, way, synced):
     assert informer.get("a", namespace="default") is listed
     assert listed.spec.containers[0].resources.requests == {"cpu": "2"}
     assert bool(parameters(server, limit="500")) is not way
+
+
+async def test_a_list_and_a_watch_have_a_limit_of_objects(server, client, follow, way, monkeypatch):
+    for module in (clients, informers):
+        monkeypatch.setattr(module, "MAX_OBJECTS", 3)
+    for number in range(3):
+        server.put(pod(f"p{number}"))
+    informer = Informer(client, PODS)
+    follow(informer.run())
+    await informer.wait_synced()
+    for number in range(3, 6):
+        server.put(pod(f"p{number}"))
+    await until(lambda: "pods: more than 3 objects" in str(informer.error))
+    assert len(informer.objects) <= 4
+
+    other = Informer(client, PODS)
+    follow(other.run())
+    await until(lambda: "pods: more than 3 objects" in str(other.error))
+    assert not other.objects
 
 
 async def test_old_servers_are_not_asked_for_streamed_lists(timing):

@@ -19,6 +19,7 @@ from alignup.kubernetes.manifests.device_selectors import (
     relevant_values,
     select,
 )
+from tests.effort import bounded
 from tests.schedule.claim_objects import ENDLESS_SELECTOR
 
 GPU = SliceDevice(
@@ -129,6 +130,20 @@ def test_selectors_of_a_file_that_are_cheap_each_have_the_same_limit_of_time():
 
     with pytest.raises(LongSelectorError, match="takes more than 1 s or 128 MB, which only the scheduler computes"):
         assert not any(matches(ClaimRequest("gpu", "any", selectors=(selector,)), device) for device in devices)
+
+
+def test_many_selectors_of_equal_devices_have_the_same_limit_of_time():
+    matches = FileSelectors(ClaimObjects({"any": DeviceClass("any", ("true",) * 5_000)}))
+    devices = [SliceDevice(DeviceId("d", "p", str(number))) for number in range(4_000)]
+
+    def count():
+        return sum(matches(ClaimRequest("gpu", "any"), device) for device in devices)
+
+    with pytest.raises(LongSelectorError, match="takes more than 1 s or 128 MB, which only the scheduler computes"):
+        count()
+    del devices[10:]
+    with bounded(1_000):  # what is known takes no time
+        assert count() == 10
 
 
 @pytest.mark.parametrize("hay", ["a" * 2_000_000, ("a" * 2_000_000,), ("a",) * 2_000], ids=["text", "item", "list"])

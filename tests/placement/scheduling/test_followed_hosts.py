@@ -4,9 +4,10 @@ import pytest
 
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
-from alignup.placement.cluster import MAX_REPORTS
+from alignup.placement.cluster import MAX_REPORTS, Cluster
 from alignup.placement.host_report import PodStage
 from alignup.placement.scheduling import events
+from alignup.placement.scheduling.assumptions import Assumptions
 from alignup.placement.scheduling.facts import WaitState
 from alignup.placement.scheduling.instructions import (
     AnswerBinding,
@@ -15,6 +16,7 @@ from alignup.placement.scheduling.instructions import (
     CountPrediction,
     PredictionOutcome,
     RefuseReport,
+    Report,
     WriteBinding,
 )
 from tests.align.hosts import host, pod
@@ -47,6 +49,34 @@ def report_with(machine, *pods, name="host-a"):
         assert machine.hosts[name].admit(each).admitted
     machine.sequences[name] += 1
     return machine.handle(events.HostReported(report(name, machine.hosts[name], machine.sequences[name])))
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "lost"),
+    [(Cluster, "observe", False), (Cluster, "observe", True), (Assumptions, "stop", False)],
+    ids=["listed", "lost", "assumed"],
+)
+def test_a_pod_of_several_that_raises_is_observed_later_and_the_others_at_once(
+    machine, monkeypatch, part, method, lost
+):
+    original = getattr(part, method)
+
+    def fail(self, subject, *others, **named):
+        if "bad" in (subject, getattr(subject, "uid", "")):
+            raise ValueError("a defect")
+        return original(self, subject, *others, **named)
+
+    monkeypatch.setattr(part, method, fail)
+    pods = [events.BoundPod(pod(name, cpu="1"), "host-a", PodStage.RUNNING) for name in ("bad", "good")]
+    done = machine.handle(events.HostLost("host-a", tuple(pods)) if lost else events.PodsListed(tuple(pods)))
+    if lost:
+        report_with(machine)
+    assert [each.details["name"] for each in done if isinstance(each, Report)] == ["PodObserved"]
+    assert machine.cluster.record("host-a").binding("good")
+
+    monkeypatch.undo()
+    machine.pass_time(5.0)
+    assert machine.cluster.record("host-a").binding("bad")
 
 
 def test_a_report_says_what_became_of_a_prediction(machine):

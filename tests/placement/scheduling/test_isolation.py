@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from alignup.align.errors import ParseError
 from alignup.align.workload import Pod
 from alignup.align.workload.pod import PodClaim
 from alignup.placement import cluster, scheduling
@@ -26,6 +27,13 @@ from tests.strategies_pods import guaranteed
 
 BAD, GOOD, FILLER = "bad", "good", "filler"  #: namespaces
 ALWAYS = 1_000_000  #: times
+
+
+class InvalidError(InjectedError, ParseError):
+    """What something that cannot be read raises; parts expect it where they read."""
+
+
+ERRORS = (InjectedError, InvalidError)
 SAMPLES = 20  #: of the methods, in ``make test``
 RETRIES = 1_000.0  #: seconds in which everything that failed is tried again
 SECONDS = 60.0  #: after which all good pods have started
@@ -34,7 +42,7 @@ KINDS: tuple[dict[str, Any], ...] = ({}, {"gates": (), "asks": True})  #: of pod
 GUARDS = frozenset(
     (
         *("handle", "_run", "_time_passed", "_isolated", "_isolated_namespace", "_all_or_none", "_go_on", "_fail"),
-        *("give_up", "_leave", "_answer"),
+        *("give_up", "_leave", "_answer", "_repeat", "_each"),
     )
 )
 MODULES = [import_module(f"{scheduling.__name__}.{each.name}") for each in pkgutil.iter_modules(scheduling.__path__)]
@@ -173,18 +181,21 @@ class Injection:
     times: int
     calls: int = 0
     over: bool = False
+    error: type[Exception] = InjectedError
 
 
-def inject(monkeypatch: pytest.MonkeyPatch, part: type, name: str, *, times: int) -> Injection:
+def inject(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, *, times: int, error: type[Exception] = InjectedError
+) -> Injection:
     method = getattr(part, name)
-    injection = Injection(times)
+    injection = Injection(times, error=error)
 
     def raising(self: object, *arguments: Any, **named: Any) -> Any:
         again = injection.calls < max(times, 1) and not injection.over
         if again and concerns((arguments, named)):
             injection.calls += 1
             if times:
-                raise InjectedError(f"{part.__name__}.{name}")
+                raise injection.error(f"{part.__name__}.{name}")
         return method(self, *arguments, **named)
 
     monkeypatch.setattr(part, name, raising)
@@ -194,8 +205,10 @@ def inject(monkeypatch: pytest.MonkeyPatch, part: type, name: str, *, times: int
 POINTS = sorted(decision_points(), key=lambda point: (point[0].__name__, point[1]))
 
 
-def run(monkeypatch: pytest.MonkeyPatch, part: type, name: str, times: int) -> int:
-    injection = inject(monkeypatch, part, name, times=times)
+def run(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, times: int, error: type[Exception] = InjectedError
+) -> int:
+    injection = inject(monkeypatch, part, name, times=times, error=error)
     model = IsolationModel(SEED)
     model.wait_until(lambda: len(model.api.pods) == model.made)
     model.wait_until(lambda: not model.unbound(GOOD))
@@ -234,6 +247,6 @@ def test_what_one_pod_raises_stops_no_other(monkeypatch, number, times):
     """At some of the methods in ``make test``, at all of them in ``make soak``."""
     points = called_points()
     sample = points[number * len(points) // SAMPLES : (number + 1) * len(points) // SAMPLES]
-    for part, name in sample if SOAK else sample[:1]:
-        assert run(monkeypatch, part, name, times)
+    for index, (part, name) in enumerate(sample if SOAK else sample[:1]):
+        assert run(monkeypatch, part, name, times, ERRORS[(number + index + times) % 2])
         did("methods that raise")

@@ -5,6 +5,10 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.schedule.gate.certificates import (
@@ -118,6 +122,34 @@ async def test_a_secret_that_becomes_unusable_leaves_the_certificate_in_use(serv
     assert replicas[0].problem.startswith("the Secret is unusable, ca.crt, ca.key, tls.crt, tls.key is missing: run")
     assert expires(replicas[0]) == START + 90 * DAY
     assert server.objects("secrets")[0]["data"] == {"ca.crt": "!"}
+
+
+async def test_a_certificate_that_tls_refuses_ends_nothing(server, replicas):
+    """Who has the token of the service could write it."""
+    good, key = first(), ec.generate_private_key(ec.SECP192R1())
+    names = x509.SubjectAlternativeName([x509.DNSName(name) for name in NAMES])
+    authority_key = load_pem_private_key(good.authority_key, None)
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate(good.authorities[0])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(issuer.subject)
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(START)
+        .not_valid_after(START + DAY)
+        .add_extension(names, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    pems = (
+        certificate.public_bytes(Encoding.PEM),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+    server.put(secret(secret_data(replace(good, serving=pems[0], serving_key=pems[1]))))
+    await check(server, replicas[0])
+
+    assert "the Secret is unusable, [SSL: EE_KEY_TOO_SMALL]" in replicas[0].problem
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,7 @@ async def test_a_pod_that_changes_meanwhile_is_decided_again(cluster, live, run_
     [
         pytest.param(ApiFault(disconnect=True, done=True), id="released, but the response is lost"),
         pytest.param(ApiFault(disconnect=True), id="the connection breaks"),
+        pytest.param(ApiFault(garbage=True, done=True), id="released, but the response cannot be read"),
         pytest.param(ApiFault(status=503), id="the server fails"),
         pytest.param(ApiFault(status=504, done=True), id="released after a time-out"),
         pytest.param(ApiFault(status=429, times=10), id="throttled"),
@@ -217,6 +218,7 @@ async def test_a_lost_response_neither_loses_the_pod_nor_the_capacity(cluster, c
         cluster.gate(created)
 
     await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
+    assert cluster.events() == []
 
 
 async def test_a_release_that_is_refused_is_told_and_tried_again(cluster, controller, server, clock):

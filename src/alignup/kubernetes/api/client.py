@@ -19,6 +19,7 @@ from alignup.kubernetes.api.timing import Timing
 
 PAGE_SIZE = 500  #: objects in one response
 MANAGER = "alignup"  #: the default field manager
+MAX_OBJECTS = 1_000_000  #: of a list, or followed by a watch: several times what the largest clusters have
 MAX_DEPTH = 100  #: of nested lists and objects in a response that is too deep for the decoder
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _CUT = b'"(nested too deeply for alignup)"'  #: stands for what was nested too deeply
@@ -145,9 +146,13 @@ class ApiClient:
         """Yield all objects in parts of *size*, or with 0 in one; :class:`GoneError` if that takes too long."""
         path, description = resource.path(query.namespace), f"list {resource.full_name}"
         parameters = {**query.parameters, **({"limit": str(size)} if size else {})}
+        count = 0
         while True:
             request = ApiRequest(description=description, path=path, parameters=parameters)
             page, following = _decode_page(await self._connection.send(request), resource)
+            count += len(page.items) + len(page.unreadable)
+            if count > MAX_OBJECTS:
+                raise UnreadableError(f"{description}: more than {MAX_OBJECTS:,} objects")
             yield page
             if not following:
                 return

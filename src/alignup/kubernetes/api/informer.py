@@ -18,7 +18,7 @@ from typing import Generic
 
 import structlog
 
-from alignup.kubernetes.api.client import ApiClient, EventType, ObjectKey, WatchEvent
+from alignup.kubernetes.api.client import MAX_OBJECTS, ApiClient, EventType, ObjectKey, WatchEvent
 from alignup.kubernetes.api.errors import (
     ApiError,
     ApiStatusError,
@@ -199,6 +199,9 @@ class Informer(Generic[Object]):
             if initial is None:
                 self._recovered()
             async for event in events:
+                followed = len(self._objects) + len(self.unreadable)
+                if (followed if initial is None else len(initial) + len(unreadable)) > MAX_OBJECTS:
+                    raise UnreadableError(f"watch {self.resource.full_name}: more than {MAX_OBJECTS:,} objects")
                 received = True
                 if initial is None:
                     self._apply(event)

@@ -70,6 +70,8 @@ class FileSelectors:
     def __init__(self, objects: ClaimObjects) -> None:
         self._objects = objects
         self._results: dict[Hashable, bool | SelectorError] = {}
+        #: class, selectors and identity of a device → the answer, and the device, so that no other gets its identity
+        self._answers: dict[Hashable, tuple[bool | SelectorError, SliceDevice]] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._seconds = 0.0  #: of CPU time in this process, which also has ``MAX_SECONDS``
 
@@ -77,28 +79,41 @@ class FileSelectors:
         return type(self), (self._objects,)
 
     def __call__(self, request: ClaimRequest, device: SliceDevice) -> bool:
+        key = (request.device_class, request.selectors, id(device))
+        if key not in self._answers:
+            try:
+                answer: bool | SelectorError = self._match(request, device)
+            except SelectorError as error:
+                answer = error
+            self._answers[key] = answer, device
+        answer, _ = self._answers[key]
+        if isinstance(answer, SelectorError):
+            raise answer
+        return answer
+
+    def _match(self, request: ClaimRequest, device: SliceDevice) -> bool:
         device_class = self._objects.classes.get(request.device_class)
         if device_class is None:
             return False
         return all(self._select(text, device) for text in (*device_class.selectors, *request.selectors))
 
     def _select(self, expression: str, device: SliceDevice) -> bool:
+        if self._seconds > MAX_SECONDS:
+            raise _beyond_limits(expression)
+        start = time.process_time()
         key = (expression, relevant_values(expression, device))
         if key not in self._results:
-            start = time.process_time()
             try:
                 self._results[key] = self._compute(expression, device)
             except SelectorError as error:
                 self._results[key] = error
-            self._seconds += time.process_time() - start
+        self._seconds += time.process_time() - start  # also if the result is there: there may be millions
         result = self._results[key]
         if isinstance(result, SelectorError):
             raise result
         return result
 
     def _compute(self, expression: str, device: SliceDevice) -> bool:
-        if self._seconds > MAX_SECONDS:
-            raise _beyond_limits(expression)
         if _is_simple(expression) and all(map(_is_short, device.attributes.values())):
             return select(expression, device)
         return self._ask(expression, device)

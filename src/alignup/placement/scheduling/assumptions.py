@@ -138,8 +138,8 @@ class Assumptions:
             yield
         except Exception:
             for uid in uids:
-                self.stop(uid)
                 self._cluster.forget(uid)
+                self.stop(uid)
             raise
 
     def assume_gang(

@@ -6,13 +6,13 @@
 What became of predictions is an instruction each, for logs and metrics.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from alignup.align.workload import Pod
-from alignup.placement.cluster import Confirmed
+from alignup.placement.cluster import Confirmed, ListedPod
 from alignup.placement.host_report import HostReport, PodStage
 from alignup.placement.scheduling.common_parts import CommonParts
-from alignup.placement.scheduling.events import BoundPod
+from alignup.placement.scheduling.events import BoundPod, Event, PodObserved
 from alignup.placement.scheduling.instructions import CountPrediction, PredictionOutcome, RefuseReport
 
 
@@ -23,12 +23,14 @@ class FollowedHosts:
         *,
         changed: Callable[[Collection[str]], object],
         confirmed: Callable[[Confirmed, str], object],
+        repeat: Callable[[Event, Exception], object],
     ) -> None:
         self._cluster = parts.cluster
         self._assumptions = parts.assumptions
         self._turn = parts.turn
         self._changed = changed
         self._confirmed = confirmed
+        self._repeat = repeat
 
     def reported(self, report: HostReport) -> None:
         """Continue from a report. If it cannot be used, the host stays as it is, and is to be reported lost."""
@@ -55,16 +57,22 @@ class FollowedHosts:
         if record is not None:
             self._assumptions.drop_host(record)
             self._cluster.remove_host(node)
-            for pod, host, stage in pods:
-                self._cluster.observe(pod, host, stage)
+            self._each(pods, lambda bound: self._cluster.observe(*bound))
             self._changed((node,))
 
     def listed(self, pods: Sequence[BoundPod]) -> None:
         """Start again from all bound pods: the order of events since the last list is unknown."""
-        for pod, _, _ in pods:
-            self._assumptions.stop(pod.uid)
-        self._cluster.relist(pods)
+        self._each(pods, lambda bound: self._assumptions.stop(bound[0].uid))
+        self._cluster.relist(pods, each=self._each)
         self._changed(self._cluster.hosts)
+
+    def _each(self, pods: Iterable[ListedPod], step: Callable[[ListedPod], object]) -> None:
+        """Do something about each pod; one on which it fails is observed again alone, later."""
+        for bound in pods:
+            try:
+                step(bound)
+            except Exception as error:  # noqa: BLE001 - whatever one pod raises, all others are followed
+                self._repeat(PodObserved(*bound), error)
 
     def observed(self, pod: Pod, node: str, stage: PodStage) -> None:
         hosts = self._end_assumption(pod.uid, node)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
-from alignup.align.errors import ParseError
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import PodStage
@@ -102,7 +101,9 @@ class SchedulingState:
             on_end=self._binding_ended,
             refusal=self._refuse_binding,
         )
-        hosts = FollowedHosts(parts, changed=self._hosts_reported, confirmed=self.steering.confirmed)
+        hosts = FollowedHosts(
+            parts, changed=self._hosts_reported, confirmed=self.steering.confirmed, repeat=self._repeat
+        )
         self.gate: Gate | None = None
         self._unseen: dict[str, float] = {}  #: uids of pods that were asked about, and are not seen yet, and when
         self._failed = FailedEvents()
@@ -211,16 +212,18 @@ class SchedulingState:
             return
         try:
             handler(event)
-        except ParseError:  # of the question itself
-            raise
         except Exception as error:  # noqa: BLE001 - see above
-            retry = self._failed.add(event, now=self._turn.now)
-            asks = isinstance(event, events.NodesAsked | events.PreemptionAsked | events.BindingAsked)
-            self._turn.failed("answer" if asks else "follow", type(event).__name__, error, retry)
+            self._repeat(event, error)
             if isinstance(event, events.BindingAsked):
                 self.bindings.give_up(event.request)
         else:
             self._failed.handled(event)
+
+    def _repeat(self, event: Event, error: Exception) -> None:
+        """Report that an event could not be handled, and let it be handled again later, if it is no question."""
+        retry = self._failed.add(event, now=self._turn.now)
+        asks = isinstance(event, events.NodesAsked | events.PreemptionAsked | events.BindingAsked)
+        self._turn.failed("answer" if asks else "follow", type(event).__name__, error, retry)
 
     def _follow(self, instruction: Instruction) -> None:
         """Take note of what parts of the state have decided."""

@@ -16,7 +16,7 @@ from alignup.documents.codec import encode
 from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api import PODS, ApiClient
 from alignup.kubernetes.api.claim_resources import RESOURCE_CLAIMS
-from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
+from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError, UnreadableError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.claims import claim_from
 from alignup.placement.scheduling.bindings import FAILED
@@ -109,7 +109,7 @@ class BindVerb:
         try:
             async with asyncio.timeout(BIND_SECONDS):
                 await self._client.bind(PODS.of(self._requests[request].pod), node, annotations=annotations)
-        except (UnreachableError, ServerFailureError, TimeoutError) as error:
+        except (UnreachableError, UnreadableError, ServerFailureError, TimeoutError) as error:
             problem = f"it is unknown whether the pod was bound to {node}: {error or 'no response'}"
             self._live.schedule(BindingFailed(request, problem, lost=True))
         except ApiError as error:

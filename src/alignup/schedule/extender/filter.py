@@ -56,13 +56,15 @@ class FilterVerb:
 
     def answer(self, args: ExtenderArgs) -> FilterResult:
         metadata, record = args.pod.metadata, self.records.get(args.pod.metadata.uid)
+        names = args.names
+        len(names)  # ``ParseError`` if they are no names
         if problems := self._live.problems:
             answer = AnswerNodes(problem=f"alignup cannot tell what nodes have: {'; '.join(problems)}")
         else:
             try:
                 again = record is not None and bool(record.offered)
                 avoided_nodes = self._soft_taints.avoided_by(args.pod.spec.tolerations)
-                todo = self._live.schedule(NodesAsked(self._live.facts(args.pod), args.names, avoided_nodes, again))
+                todo = self._live.schedule(NodesAsked(self._live.facts(args.pod), names, avoided_nodes, again))
                 answers = (instruction for instruction in todo if isinstance(instruction, AnswerNodes))
                 answer = next(answers, AnswerNodes(problem=FAILED))
             except PodError as error:
@@ -72,7 +74,7 @@ class FilterVerb:
                 _log.warning("filter", pod=metadata.full_name, uid=metadata.uid, problem=answer.problem)
             return FilterResult(error=answer.problem)
         if answer.aligned:
-            self._remember(args.pod, len(args.names), answer)
+            self._remember(args.pod, len(names), answer)
         return args.result(list(answer.offered), dict(answer.failed), dict(answer.unresolvable))
 
     def _remember(self, pod: ApiPod, asked: int, answer: AnswerNodes) -> None:

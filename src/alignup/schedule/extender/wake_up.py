@@ -14,6 +14,7 @@ from alignup.kubernetes.api.errors import ApiError, NotFoundError
 from alignup.placement.scheduling.events import PodGone, WakeNext
 from alignup.placement.scheduling.instructions import WakePod
 from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.step_guard import ServiceStep
 
 ANNOTATION = "alignup.dev/room-found"
 
@@ -41,7 +42,9 @@ class WakeUpWriter:
             while self._live.scheduling.wake_ups.due:
                 self._live.schedule(WakeNext())
                 while self._writes:
-                    await self._wake(self._writes.popleft())
+                    wake = self._writes.popleft()
+                    with self._live.guard.guarded(ServiceStep.WAKE, f"{wake.namespace}/{wake.name}"):
+                        await self._wake(wake)
                 await asyncio.sleep(0)
             self._changed.clear()
 

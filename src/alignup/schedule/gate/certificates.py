@@ -361,6 +361,8 @@ class CertificateKeeper:
             problem = ""
         except ApiError as error:
             problem, written = str(error), False
+        except Exception as error:  # noqa: BLE001 - whatever the Secret contains, the service goes on
+            problem = f"the Secret is unusable, {error}: {_INSTALL}"
         if problem and problem != self.problem:
             _log.warning("problem with the webhook certificate", secret=str(self._secret_ref), problem=problem)
         self.problem = problem
@@ -371,10 +373,7 @@ class CertificateKeeper:
         secret = self.secrets.get(self._secret_ref.name, namespace=self._secret_ref.namespace)
         if secret is None:
             return f"the Secret does not exist: {_INSTALL}"
-        try:
-            stored_certificates = read_secret(secret)
-        except ParseError as error:
-            return f"the Secret is unusable, {error}: {_INSTALL}"
+        stored_certificates = read_secret(secret)
         now = datetime.fromtimestamp(self._client.timing.time_of_day(), UTC)
         certificates = renew_serving(stored_certificates, names=self._names, now=now)
         if certificates != stored_certificates:

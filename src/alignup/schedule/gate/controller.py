@@ -50,7 +50,7 @@ class GateController:
         self._client = client
         self._live = live
         self._metrics = metrics or GateMetrics()
-        self._events = ObjectEvents(client, GATE_COMPONENT)
+        self._events = ObjectEvents(client, GATE_COMPONENT, live.guard.reporting)
         self._tasks = InstructionTasks(live.schedule)
         self._wake = asyncio.Event()
         self._running = False

@@ -39,7 +39,7 @@ class MissedPods:
         self._metrics = metrics
         self._schedulers = schedulers
         self._namespaces = Informer(client, NAMESPACES, _OPTED_IN)
-        self._events = ObjectEvents(client, GATE_COMPONENT)
+        self._events = ObjectEvents(client, GATE_COMPONENT, live.guard.reporting)
         self.following = False  #: whether new pods are compared
 
     async def run(self) -> None:

@@ -21,6 +21,7 @@ from alignup.kubernetes.api.errors import (
     ServerFailureError,
     TooManyRequestsError,
     UnreachableError,
+    UnreadableError,
 )
 from alignup.kubernetes.api.objects import ApiPod, Condition
 from alignup.kubernetes.manifests.node_selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
@@ -137,7 +138,7 @@ async def write_release(
         await client.patch(PODS.of(pod), release_patch(pod, nodes, steered))
     except (ConflictError, NotFoundError):
         return await _find_out(client, pod, nodes)
-    except (UnreachableError, ServerFailureError, TooManyRequestsError) as error:
+    except (UnreachableError, UnreadableError, ServerFailureError, TooManyRequestsError) as error:
         _log.warning("release not confirmed", **ids, problem=str(error))
         await client.timing.sleep(client.timing.spread(client.timing.retry))
         return await _find_out(client, pod, nodes)

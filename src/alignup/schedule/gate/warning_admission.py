@@ -131,7 +131,8 @@ class WarningReviews:
             self._wake.clear()
             while self._searches:
                 key, pod = self._searches.popitem(last=False)
-                self._remember(key, await asyncio.to_thread(_decide_with_remedy, key[0], pod))
+                with self._live.guard.reporting(f"remedy for {pod.namespace}/{pod.name}"):
+                    self._remember(key, await asyncio.to_thread(_decide_with_remedy, key[0], pod))
 
 
 def _is_reviewed(request: ReviewRequest) -> bool:
