@@ -5,8 +5,8 @@ The deadlines are far beyond what a busy machine needs. A test reaches one only 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 SECONDS = 60.0
 _EAGER_TURNS = 20  #: of the event loop: most conditions are true after a few
@@ -21,6 +21,23 @@ async def until(condition: Callable[[], object], *, seconds: float = SECONDS) ->
             raise TimeoutError
         await asyncio.sleep(0 if turns < _EAGER_TURNS else 0.005)
         turns += 1
+
+
+@asynccontextmanager
+async def counted_turns() -> AsyncIterator[list[None]]:
+    """Return a list that grows at each turn of the event loop, while a block runs that is to leave turns to others."""
+    turns: list[None] = []
+
+    async def count() -> None:
+        while True:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    try:
+        yield turns
+    finally:
+        counting.cancel()
 
 
 def wait_for(

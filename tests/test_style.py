@@ -106,6 +106,7 @@ def read_module(path: Path) -> Module:
     name, text = path.relative_to(ROOT), path.read_text("utf-8")
     tree, source = ast.parse(text), text.splitlines()
     functions = list(functions_in(tree.body))
+    imports_inside = path.parent.name != "cli" and re.search(r"^ +(from|import) ", text, re.MULTILINE)
     return Module(
         [(f"{name}: {node.name}", lines(node), parameters(node)) for node in functions],
         [
@@ -115,8 +116,7 @@ def read_module(path: Path) -> Module:
         ],
         {
             f"{name}:{node.lineno}": source[node.lineno - 1]
-            for function in functions
-            if path.parent.name != "cli" and re.search(r"^ +(from|import) ", text, re.MULTILINE)
+            for function in (functions if imports_inside else ())
             for node in ast.walk(function)
             if isinstance(node, ast.Import | ast.ImportFrom)
         },

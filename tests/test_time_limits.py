@@ -35,7 +35,7 @@ def test_a_test_that_hangs_fails_with_its_stacks(tmp_path):
     file = tmp_path / "test_hanging.py"
     file.write_text(HANGING)
     ours = ("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-p", "tests.conftest", "-p", "no:cacheprovider")
-    options = ("-n", "2", "--dist", "worksteal")
+    options = ("-n", "1", "--dist", "worksteal")
 
     run = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", "pytest", *ours, *options, file],

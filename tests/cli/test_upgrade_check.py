@@ -164,17 +164,13 @@ def test_every_answer_about_1_38_has_the_date_of_knowledge():
     assert "knownUpTo" not in json.loads(upgrade_check("1.36", "1.37", *ON_NODE, "-o", "json").stdout)
 
 
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [("kubelet:65536:4294901760", 1), ("kubelet:65536:4294901759", 0)],
-)
-def test_sub_ids_that_end_with_the_largest_number_stop_the_kubelet(tmp_path, line, code):
-    (tmp_path / "subuid").write_text(f"root:0:1\n{line}\n")
+def test_sub_ids_that_end_with_the_largest_number_stop_the_kubelet(tmp_path):
+    (tmp_path / "subuid").write_text("root:0:1\nkubelet:65536:4294901760\n")
 
     run = upgrade_check("1.37", "1.38", *ON_NODE, "--etc", tmp_path)
 
-    assert run.returncode == code
-    assert ("/etc/subuid: a kubelet 1.38 does not start" in " ".join(run.stdout.split())) == bool(code)
+    assert run.returncode == 1
+    assert "/etc/subuid: a kubelet 1.38 does not start" in " ".join(run.stdout.split())
     assert upgrade_check("1.36", "1.37", *ON_NODE, "--etc", tmp_path).returncode == 0
 
 

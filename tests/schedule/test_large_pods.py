@@ -13,7 +13,7 @@ from alignup.placement.pod_shape import LARGE
 from alignup.schedule import large_pods
 from alignup.schedule.extender.messages import ExtenderArgs
 from tests.align.hosts import pod
-from tests.deadlines import SECONDS, until
+from tests.deadlines import SECONDS, counted_turns, until
 from tests.observe.api_objects import api_pod
 from tests.schedule.test_extender import WIDE, create, filtered, post
 from tests.schedule.test_pages import text_of
@@ -105,20 +105,11 @@ async def test_critical_large_pods_are_decided_on_a_few_nodes_at_a_time(service,
     for number in range(8):
         nodes.add(f"more-{number}")
     await until(lambda: len(service.live.cluster.hosts) == 10)
-    turns = 0
-
-    async def count():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
     asked = service.live.read(ExtenderArgs.read(json.dumps({"Pod": large(priority=2_000_001_000)}).encode()).pod)
-    await service.live.large_pods.decide(asked)
-    counting.cancel()
+    async with counted_turns() as turns:
+        await service.live.large_pods.decide(asked)
 
-    assert turns >= 10
+    assert len(turns) >= 10
     before = service.live.cluster.renewed_verdicts
     assert len(service.live.choose(asked)) == 10
     assert service.live.cluster.renewed_verdicts == before

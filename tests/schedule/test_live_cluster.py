@@ -567,7 +567,7 @@ async def test_nodes_that_come_and_go_leave_nothing_behind(live, nodes, client):
     assert (live.unreadable, live.problems) == ({}, ())
 
 
-GONE = 3_000  #: nodes that come and go
+GONE = 300  #: nodes that come and go
 
 
 class Watched:

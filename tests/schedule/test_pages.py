@@ -1,6 +1,5 @@
 """The web pages of the cluster service."""
 
-import asyncio
 import json
 import re
 from dataclasses import replace
@@ -22,7 +21,7 @@ from alignup.schedule.pages import ROWS, ClusterPages
 from alignup.schedule.service import schedule_app
 from alignup.schedule.shared_manifests import EXAMPLES, read_shared, share
 from alignup.web.authentication import AccessRules
-from tests.deadlines import until
+from tests.deadlines import counted_turns, until
 from tests.html_reader import HtmlReader
 from tests.observe.api_objects import node
 from tests.schedule.test_extender import OTHER, WIDE, create
@@ -161,21 +160,12 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
     for number in range(8):
         nodes.add(f"more-{number}")
     await until(lambda: len(service.live.cluster.hosts) == 10)
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
     pages = ClusterPages(service.live, service.problems, service.searches, service.proposals.find)
-    answers = await pages.ask_nodes(WIDE, ApiPodSpec())
-    counting.cancel()
+    async with counted_turns() as turns:
+        answers = await pages.ask_nodes(WIDE, ApiPodSpec())
 
     assert [len(group.nodes) for group in answers.groups] == [10]
-    assert turns >= 20  # between any two verdicts, and between any two answers
+    assert len(turns) >= 20  # between any two verdicts, and between any two answers
 
 
 async def test_the_page_of_a_bound_pod_considers_the_nodes_that_its_scheduler_considered(http, nodes, service, server):

@@ -23,6 +23,7 @@ from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until
+from tests.effort import rounds
 from tests.observe.api_objects import overflowing_pod
 from tests.schedule.test_extender import JSON, OTHER, WIDE, bound, create, filtered, occupy
 
@@ -243,11 +244,12 @@ async def test_no_path_is_served_under_the_name_of_another_site(http):
         assert answer.status_code == 421, path
 
 
+@pytest.mark.soak
 async def test_hostile_requests_add_no_series_to_the_metrics(http, nodes, service):
     """A series for every name that a client makes up would take memory without end."""
 
     async def attack(seed):
-        for number in range(40):
+        for number in range(rounds(10, soak=400)):
             name = f"x{seed}-{number}"
             for path in (f"/v1/extender/{name}", f"/v1/explain/{name}/{name}", f"/{name}", f"/nodes/{name}"):
                 await http.request("POST" if "extender" in path else "GET", path, headers=JSON, content=b"{}")

@@ -16,6 +16,7 @@ from alignup.store.history import DecisionQuery, NewDecision
 from alignup.store.state_store import StateStore
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
+from tests.effort import rounds
 from tests.store.faults import private_directory, small_disk
 from tests.store.programs import decided, state
 
@@ -211,7 +212,9 @@ def test_admissions_do_not_wait_until_a_locked_database_is_released(open_store, 
     assert ids(store.history.latest()) == [2, 1]
 
 
+@pytest.mark.soak
 def test_reading_from_other_threads_while_writing(store):
+    number = rounds(100, soak=1_000)
     add(store, decided())
     seen = []
     done = threading.Event()
@@ -223,14 +226,14 @@ def test_reading_from_other_threads_while_writing(store):
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    problems = [add(store, decided(f"pod-{number}")) for number in range(300)]
+    problems = [add(store, decided(f"pod-{index}")) for index in range(number)]
     done.set()
     for reader in readers:
         reader.join()
 
     assert set(problems) == {""}
     assert all(ids(page) == sorted(ids(page), reverse=True) for page in seen)
-    assert ids(store.history.latest(DecisionQuery(limit=1))) == [301]
+    assert ids(store.history.latest(DecisionQuery(limit=1))) == [number + 1]
 
 
 def test_a_reader_in_a_transaction_does_not_stop_the_writer(store, tmp_path):

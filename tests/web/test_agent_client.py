@@ -122,6 +122,7 @@ def test_a_server_that_answers_byte_by_byte_is_an_error_in_the_end(tmp_path):
             connection.sendall(OK + b"\r\n")
             while True:
                 connection.sendall(b" ")
+                time.sleep(0.001)
 
     with serve(tmp_path / "sock", trickle, timeout=0.2) as agent, pytest.raises(AgentError, match="did not answer"):
         agent.get("/v1/x")

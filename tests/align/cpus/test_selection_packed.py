@@ -27,30 +27,21 @@ HYBRID = KubeletView(
 )
 
 
-@pytest.mark.parametrize(
-    ("view", "free", "count", "taken"),
-    [
-        pytest.param(SMALL, "0-15", 2, "0,8", id="a core before two halves"),
-        pytest.param(SMALL, "1-15", 1, "8", id="a thread of a broken core before one of a whole core"),
-        pytest.param(SMALL, "1-15", 2, "1,9", id="but a whole core before a broken one"),
-        pytest.param(SMALL, "1-15", 8, "4-7,12-15", id="a whole socket before a broken one"),
-        pytest.param(SMALL, "2-15", 4, "2-3,10-11", id="cores of the socket that is used most"),
-        pytest.param(FOUR, "1-15", 3, "1-3", id="of the socket used most the node used most"),
-        pytest.param(FOUR, "1-15", 4, "4-7", id="a whole node where there is one"),
-        pytest.param(HYBRID, "0-5", 1, "2", id="a core as big as the average counts as whole"),
-        pytest.param(HYBRID, "1-5", 2, "2-3", id="one that is bigger does not, whatever is free of it"),
-    ],
-)
-def test_packed(view, free, count, taken):
-    assert bits.show(PackedSelection(view).take(bits.parse(free), count)) == taken
-
-
 SPREAD, BY_CACHE = PackedSelection(SMALL, spread=True), PackedSelection(CACHES, by_cache=True)
 
 
 @pytest.mark.parametrize(
     ("selection", "free", "count", "taken"),
     [
+        pytest.param(PackedSelection(SMALL), "0-15", 2, "0,8", id="a core before two halves"),
+        pytest.param(PackedSelection(SMALL), "1-15", 1, "8", id="a thread of a broken core before one of a whole core"),
+        pytest.param(PackedSelection(SMALL), "1-15", 2, "1,9", id="but a whole core before a broken one"),
+        pytest.param(PackedSelection(SMALL), "1-15", 8, "4-7,12-15", id="a whole socket before a broken one"),
+        pytest.param(PackedSelection(SMALL), "2-15", 4, "2-3,10-11", id="cores of the socket that is used most"),
+        pytest.param(PackedSelection(FOUR), "1-15", 3, "1-3", id="of the socket used most the node used most"),
+        pytest.param(PackedSelection(FOUR), "1-15", 4, "4-7", id="a whole node where there is one"),
+        pytest.param(PackedSelection(HYBRID), "0-5", 1, "2", id="a core as big as the average counts as whole"),
+        pytest.param(PackedSelection(HYBRID), "1-5", 2, "2-3", id="one that is bigger does not, whatever is free"),
         pytest.param(SPREAD, "0-15", 3, "0-2", id="spread: threads in numeric order, cores are no matter"),
         pytest.param(SPREAD, "0-15", 8, "0-3,8-11", id="spread: but a whole socket is still taken as one"),
         pytest.param(SPREAD, "5-15", 3, "8-10", id="spread: of the socket used most"),
@@ -60,7 +51,7 @@ SPREAD, BY_CACHE = PackedSelection(SMALL, spread=True), PackedSelection(CACHES, 
         pytest.param(BY_CACHE, "0-15", 3, "0-2", id="by cache: an odd number leaves the highest thread"),
     ],
 )
-def test_options(selection, free, count, taken):
+def test_packed(selection, free, count, taken):
     assert bits.show(selection.take(bits.parse(free), count)) == taken
 
 

@@ -74,10 +74,18 @@ async def test_it_registers_another_socket_with_a_kubelet_that_restarts(director
     assert registered.count({"success": True}) == 3
 
 
-async def test_it_waits_for_a_kubelet_without_a_socket(directory, listener):
+async def test_it_waits_for_a_kubelet_without_a_socket(directory, listener, monkeypatch):
     directory.mkdir()
+    listens, attempts = DevicePlugin._listens, []  # noqa: SLF001 - an attempt has no other effect
+
+    def counted(plugin):
+        attempts.append(listens(plugin))
+        return attempts[-1]
+
+    monkeypatch.setattr(DevicePlugin, "_listens", counted)
     async with running(directory) as plugin:
-        await asyncio.sleep(0.05)  # some attempts
+        await until(lambda: len(attempts) >= 3)
+        assert not any(attempts)
         assert [*directory.iterdir()] == []
         async with DevicePluginManager(directory, *listener.callbacks):
             await until(lambda: plugin.connected)
