@@ -13,7 +13,7 @@ true; ``unsearched`` then lists what was not tried.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from itertools import combinations, combinations_with_replacement, pairwise, product
 from typing import NamedTuple
 
@@ -141,6 +141,7 @@ def nearest_amounts(what_if: WhatIf, request: RequestChange) -> Iterator[Proposa
     keeps some, one without gets none, and CPU and memory requests stay above zero, so that the QoS class does not
     change.
     """
+    what_if.check_time()  # a pod may have thousands of containers
     if request.unit is Unit.MILLI_CPUS:
         yield from _largest_share(what_if, request)
         return
@@ -235,11 +236,7 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
     """
     # Only init containers lend memory, and only pod-level resources set a budget for the containers.
     both = bool(pod.init) or pod.has_pod_level_resources
-    others, complete = {0}, True
-    for amount in other_amounts(pod, container, type_):
-        more = {total + step for total in others for step in ((-amount, 0, amount) if both else (-amount, 0))}
-        complete = complete and len(more) <= _MAX_OTHERS
-        others = more if len(more) <= _MAX_OTHERS else others
+    others, complete = _sums_of_others(other_amounts(pod, container, type_), both=both)
     sums = node_sums(host, type_, most=MAX_POINTS // (2 * len(others)))
     room, usage = host.rules.allocatable, host.ledger.used
     if room is None:
@@ -253,13 +250,24 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
     return SubsetSums(points, complete and sums.complete)
 
 
-def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
+@lru_cache(maxsize=32)  # equal containers of a pod have the same others
+def _sums_of_others(amounts: tuple[int, ...], *, both: bool) -> SubsetSums:
+    """Return what others may add or take; with *both*, either."""
+    totals, complete = {0}, True
+    for amount in amounts:
+        more = {total + step for total in totals for step in ((-amount, 0, amount) if both else (-amount, 0))}
+        complete = complete and len(more) <= _MAX_OTHERS
+        totals = more if len(more) <= _MAX_OTHERS else totals
+    return SubsetSums(totals, complete)
+
+
+def other_amounts(pod: Pod, container: str | None, type_: str) -> tuple[int, ...]:
     """Return the pod's other requests of *type_*: containers, pod level, overhead."""
     amounts = [other.resources.requests.get(type_) for other in pod.all_containers if other.name != container]
     if container is not None:
         amounts.append(pod.resources.requests.get(type_))
     amounts.append(pod.overhead.get(type_))
-    return [amount.value() for amount in amounts if amount is not None and not amount.is_zero]
+    return tuple(amount.value() for amount in amounts if amount is not None and not amount.is_zero)
 
 
 def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:
