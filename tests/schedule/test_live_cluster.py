@@ -26,6 +26,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
 from tests.deadlines import until
+from tests.effort import rounds
 from tests.kept_texts import kept_texts
 from tests.observe.api_objects import api_pod, node, overflowing_pod
 from tests.observe.kubelets import ObservedKubelet
@@ -567,7 +568,7 @@ async def test_nodes_that_come_and_go_leave_nothing_behind(live, nodes, client):
     assert (live.unreadable, live.problems) == ({}, ())
 
 
-GONE = 300  #: nodes that come and go
+GONE = rounds(300, soak=3_000)  #: nodes that come and go
 
 
 class Watched:
@@ -607,6 +608,7 @@ def objects_of_node(number, state):
     )
 
 
+@pytest.mark.soak
 async def test_names_of_nodes_and_pods_that_are_gone_are_forgotten(live, nodes):
     """Apart from bounded memories: of ended pods, which a report may contain or a scheduler ask about, and of parts."""
     kubelet = ObservedKubelet()
