@@ -1,5 +1,6 @@
 """A cluster in which plans are carried out: kubelets, a controller that replaces pods, and two kinds of schedulers."""
 
+import asyncio
 import json
 from contextlib import suppress
 from typing import Any
@@ -121,7 +122,7 @@ class AskingScheduler:
                 if waits and name not in self.ignored and not document["metadata"].get("deletionTimestamp"):
                     with suppress(NotReadyError, ProblemError, ApiError):  # it does not lead
                         await self._schedule(document)
-            await self._service.client.timing.sleep(0.01)
+            await asyncio.sleep(0.01)
 
     async def _schedule(self, document: Document) -> None:
         names = sorted(self._cluster.kubelets)
