@@ -195,7 +195,7 @@ def test_a_released_pod_counts_while_an_earlier_one_is_not_admitted_yet(machine,
     assert not machine.cluster.verdict(pod("shared", cpu="500m"), "host-a").admits
 
 
-def test_a_released_pod_counts_although_its_node_does_not_meet_its_demand_any_more(machine):
+def test_a_released_pod_counts_although_its_node_does_not_meet_its_demand_any_more():
     machine = Machine({"host-a": host(Policy.BEST_EFFORT)}, gate=OPTIONS)
     machine.see(machine.wait(pod("first", cpu="2")), state=WaitState.OTHER, released_to=("host-a",))
     machine.see(machine.wait(pod("other", cpu="2")), state=WaitState.OTHER, released_to=("host-a",))
