@@ -92,7 +92,7 @@ class Assumptions:
         return verdict
 
     def expect(self, pod: Pod, node: str) -> None:
-        """Count on *pod* before the kubelet of *node* decides; if its state is not known, as soon as it is."""
+        """Count on *pod*, whatever the kubelet of *node* will decide; if its state is not known, as soon as it is."""
         with self._all_or_none(pod.uid):
             self._cluster.expect(pod, node)
             self._put(pod, (node,))
@@ -114,22 +114,19 @@ class Assumptions:
         known, or its kubelet will reject the pod. The pod does not wait until reports contain those of its *gang*.
         """
         several = len(nodes) > 1
-        counted = []
-        for node in nodes:
-            has_report = self._cluster.record(node) is not None
-            if has_report:
-                verdict = self._cluster.assume(pod, node, beside=gang, or_elsewhere=several)
-            else:
-                verdict = self._facts.verdict_without_report(pod, node)
-            if verdict.admits:
-                counted.append(node)
-            elif has_report and not verdict.is_rejection:
-                self._cluster.expect(pod, node, or_elsewhere=several)
-                counted.append(node)
-        if counted:
-            with self._all_or_none(pod.uid):
-                self._put(pod, tuple(counted))
-        return tuple(counted)
+        with self._all_or_none(pod.uid):
+            counted = tuple(node for node in nodes if self._adopt_on(pod, node, gang=gang, several=several))
+            if counted:
+                self._put(pod, counted)
+        return counted
+
+    def _adopt_on(self, pod: Pod, node: str, *, gang: AbstractSet[str], several: bool) -> bool:
+        if self._cluster.record(node) is None:
+            return self._facts.verdict_without_report(pod, node).admits
+        verdict = self._cluster.assume(pod, node, beside=gang, or_elsewhere=several)
+        if not verdict.admits and not verdict.is_rejection:
+            self._cluster.expect(pod, node, or_elsewhere=several)
+        return not verdict.is_rejection
 
     @contextmanager
     def _all_or_none(self, *uids: str) -> Iterator[None]:
