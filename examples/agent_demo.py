@@ -78,10 +78,19 @@ def ending_processes() -> Iterator[None]:
             process.wait()
 
 
+@contextmanager
+def blocked_signals() -> Iterator[set[int]]:
+    """Let signals wait until the end of the block, which yields the mask before it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def start(*words: str, log: Path) -> subprocess.Popen[bytes]:
     """Start one of our programs. A signal waits until the process is listed, so that none is left behind."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    with log.open("ab") as stream:
+    with blocked_signals() as before, log.open("ab") as stream:
         process = subprocess.Popen(  # noqa: S603 - our own
             [sys.executable, "-m", *words],
             stdout=stream,
@@ -89,8 +98,7 @@ def start(*words: str, log: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509 - no threads here
         )
-    PROCESSES.append(process)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        PROCESSES.append(process)
     return process
 
 
@@ -103,7 +111,9 @@ def start_agent(root: Path) -> AgentClient:
     log = root.with_name("agent.log")
     process = start("alignup", "agent", "--root-dir", str(root), *options, log=log)
     while not (root / "agent.sock").exists():
-        if process.poll() is not None:
+        with blocked_signals():  # leaving poll() in the middle would keep its lock, for which wait() waits
+            ended = process.poll() is not None
+        if ended:
             sys.exit(f"the agent did not start: {log.read_text()}")
         time.sleep(0.02)
     return AgentClient(UnixAddress(root / "agent.sock"))
