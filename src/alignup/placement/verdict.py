@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def is_rejection(self) -> bool:
-        """Whether the kubelet will reject the pod; a demand that is not met keeps no kubelet from admitting it."""
+        """Whether the kubelet will reject the pod. It may admit a pod whose demand is not met: it ignores demands."""
         return self.kind is VerdictKind.REJECTS and not self.refusal_code
 
     @property

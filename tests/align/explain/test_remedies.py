@@ -558,3 +558,12 @@ def test_a_pod_that_needs_two_numa_nodes_is_not_told_to_request_more_markers():
     changes = [change for each in remedies for change in each if isinstance(change, RequestChange)]
     assert RequestChange("app", MARKER, 1, 0, Unit.COUNT) in changes
     assert all(change.now < change.was for change in changes)
+
+
+def test_amounts_of_memory_are_not_computed_when_time_has_run_out(monkeypatch):
+    """A pod may have thousands of containers, and its time limit holds for all of them."""
+    monkeypatch.setattr(remedies_module, "find_break_points", lambda *_: pytest.fail("computed"))
+
+    remedies = find_remedies(make_host(), accept(make_pod(cpu="4", memory="64Gi")), should_stop=lambda: True)
+
+    assert any("other amounts of memory" in sentence for sentence in remedies.unsearched)

@@ -349,7 +349,7 @@ class TentativeGangs:
         return self._kept_nodes.refusals(pod, self._order(pod))
 
     def _has_room(self, host: str, pods: Sequence[Pod]) -> bool:
-        """Return whether *host* is kept for no pod that would not fit there beside these pods of a gang."""
+        """Return whether these pods of a gang leave the room that *host* is kept for, if it is."""
         (*others, pod) = pods
         return not self._kept_nodes.keeps_out(host, pod, self._order(pod), after=others)
 
